@@ -1,0 +1,80 @@
+"""plan.json: which node serves which blocks. Written by the planner, read by the router, the runtime and the operator.
+
+The same document serves a file on one machine and a ConfigMap in a cluster. `address` is filled in by whoever starts
+the stages; the planner leaves it empty.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shoal.manifest import Sha256
+
+
+class Device(StrEnum):
+    """An OpenVINO device by its name. There is no AUTO: a silent fall-back to the CPU is never wanted."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    NPU = "NPU"
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class MemorySum(_Document):
+    """Peak memory of a stage in bytes, term by term; `total` is what the planner compares with the node's limit."""
+
+    weights: int = Field(ge=0)
+    load_peak: int = Field(ge=0, alias="loadPeak", description="weights x load factor - weights: only while loading")
+    kv: int = Field(ge=0)
+    runtime: int = Field(ge=0, description="what the process takes beside weights and KV")
+
+    @property
+    def total(self) -> int:
+        """Peak bytes: the load peak and the KV memory do not add up, the larger of the two counts."""
+        return self.weights + max(self.load_peak, self.kv) + self.runtime
+
+
+class StagePlan(_Document):
+    """One stage: blocks [block_start, block_end) on one device of one node."""
+
+    index: int = Field(ge=0)
+    node: str
+    device: Device
+    block_start: int = Field(ge=0, alias="blockStart")
+    block_end: int = Field(ge=1, alias="blockEnd")
+    memory: MemorySum
+    step_ms: float = Field(default=0.0, ge=0, alias="stepMs", description="estimated time of one token, ms")
+    address: str = Field(default="", description="host:port of the stage's gRPC server")
+
+
+class PipelinePlan(_Document):
+    """The stages that together hold all blocks, in order."""
+
+    index: int = Field(ge=0)
+    stages: tuple[StagePlan, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _covers_every_block_once(self) -> PipelinePlan:
+        at = 0
+        for number, stage in enumerate(self.stages):
+            if stage.index != number or stage.block_start != at or stage.block_end <= at:
+                held = f"{stage.block_start}-{stage.block_end}"
+                raise ValueError(f"stage {number} must start at block {at}, it holds {held}")
+            at = stage.block_end
+        return self
+
+
+class Plan(_Document):
+    """The planner's answer. `reasons` say in words and numbers why it is so; `advice` what would be better."""
+
+    model_digest: Sha256 | None = Field(default=None, alias="modelDigest")
+    pipelines: tuple[PipelinePlan, ...] = Field(min_length=1)
+    spares: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    fits_one_node: bool = Field(default=False, alias="fitsOneNode")

@@ -1,0 +1,1 @@
+"""What crosses the hops: dataclasses (messages), their protobuf form (stage.proto, codec) and typed errors."""
