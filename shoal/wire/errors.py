@@ -15,6 +15,9 @@ The class's name travels in trailing metadata, so that the caller raises the sam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 import grpc
 
 from shoal.errors import StageError
@@ -70,7 +73,8 @@ _BY_NAME = {cls.__name__: cls for cls in CODES}
 
 def from_rpc_error(error: grpc.aio.AioRpcError, where: str) -> StageError:
     """The typed error behind a failed call to the stage at `where`."""
-    trailing: dict[str, str | bytes] = dict(error.trailing_metadata() or ())
+    # The aio Metadata is a mapping at run time; the stub package still calls it a tuple.
+    trailing = cast("Mapping[str, str | bytes]", error.trailing_metadata() or {})
     name = trailing.get(ERROR_KEY)
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name](f"stage at {where}: {error.details()}")
