@@ -1,0 +1,103 @@
+# What a developer types. `make` alone lists the targets. `make demo` and `make test` set everything up by themselves:
+# they need a Python (3.11, 3.12 or 3.13) and nothing else.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# The environment: uv comes by pip into .tools (apart, so that a sync cannot remove it) and installs uv.lock into .venv.
+UV_VERSION := 0.13.9
+PYTHON ?= $(shell for candidate in .venv/bin/python python3 python3.13 python3.12 python3.11; do \
+	"$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo "$$candidate" && break; done)
+UV := .tools/bin/uv
+UV_SYNC := UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=.venv $(UV) sync --locked $(shell [ -t 2 ] || echo --quiet)
+BIN := .venv/bin
+say = @printf '\033[1m==>\033[0m %s\n'
+
+# Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick
+PROMPT ?= Explain in three sentences why the sky is blue.
+MANIFEST ?= examples/smollm2.yaml
+ARGS ?=
+NAME ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: .venv/.synced-dev ## install shoal with everything for development into .venv
+
+.PHONY: demo
+demo: .venv/.synced-run ## compile a small model, run it as two stages and ask it something
+	$(say) "running $(MANIFEST) on this machine"
+	@$(BIN)/shoal run $(MANIFEST) --prompt "$(PROMPT)" $(ARGS)
+
+.PHONY: serve
+serve: .venv/.synced-run ## serve the demo model's OpenAI API until Ctrl-C
+	@$(BIN)/shoal run $(MANIFEST) $(ARGS)
+
+.PHONY: test
+test: test-unit ## run the unit tests, then the integration tests
+	$(say) "integration tests: real models, processes and sockets on this machine (minutes)"
+	@$(BIN)/python -m pytest tests/integration -m "not slow" $(ARGS)
+
+.PHONY: test-unit
+test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)
+	$(say) "unit tests: no network, no model"
+	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
+
+.PHONY: test-all
+test-all: .venv/.synced-dev ## run every test, the slow ones too
+	$(say) "all tests, with the slow ones"
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+.PHONY: lint
+lint: .venv/.synced-dev ## ruff, mypy --strict and the layers between the packages
+	$(say) "ruff check"
+	@$(BIN)/ruff check .
+	$(say) "ruff format --check"
+	@$(BIN)/ruff format --check .
+	$(say) "mypy"
+	@$(BIN)/mypy
+	$(say) "import-linter"
+	@$(BIN)/lint-imports
+
+.PHONY: generate
+generate: .venv/.synced-dev ## write the CRD, the protobuf stubs and the CLI reference anew
+	$(say) "protobuf stubs from shoal/wire/stage.proto"
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. shoal/wire/stage.proto
+	$(say) "crds/ from shoal.resource"
+	@$(BIN)/python -m shoal.resource.crd
+	$(say) "docs/reference/cli.md from the commands"
+	@$(BIN)/python -m shoal_cli.reference docs/reference/cli.md
+
+.PHONY: bench
+bench: .venv/.synced-dev ## run a benchmark: make bench NAME=single-node (no NAME: list them)
+	@$(BIN)/python -m bench $(if $(NAME),$(NAME),--list) $(ARGS)
+
+.PHONY: clean
+clean: ## remove caches and build output; models stay in ~/.cache/shoal
+	$(say) "removing caches and build output"
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@find . -path ./.venv -prune -o -path ./.tools -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# A stamp is newer than the lock when the environment holds what the lock says. Running needs less than developing.
+.venv/.synced-run: uv.lock pyproject.toml $(UV)
+	$(say) "installing shoal and its libraries into .venv (the first time: some 500 MB)"
+	@$(UV_SYNC) --python $(PYTHON) --extra cli --no-default-groups --inexact
+	@touch $@
+
+.venv/.synced-dev: uv.lock pyproject.toml $(UV)
+	$(say) "installing shoal, its libraries and the development tools into .venv (the first time: some 700 MB)"
+	@$(UV_SYNC) --python $(PYTHON) --all-extras --all-groups
+	@touch $@ .venv/.synced-run
+
+$(UV):
+	@[ -n "$(PYTHON)" ] || { echo "shoal needs Python 3.11, 3.12 or 3.13, and none is on the PATH:" \
+		"install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(say) "fetching uv $(UV_VERSION) into .tools with $(PYTHON)"
+	@$(PYTHON) -m venv --clear .tools >/dev/null 2>&1 || { rm -rf .tools; echo "$(PYTHON) cannot make a virtual" \
+		"environment: install its venv module (Debian and Ubuntu: sudo apt install python3-venv)," \
+		"or name another Python: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION) \
+		|| { rm -rf .tools; echo "uv could not be installed by pip: is there a way to the package index?" >&2; exit 1; }

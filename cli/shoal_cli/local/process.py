@@ -1,0 +1,171 @@
+"""One process of a local run: started in its own process group, watched through events and a log, always ended.
+
+A stage or router announces itself by JSON lines on stdout (`{"event": "listening", "address": …}`, then
+`{"event": "ready"}`); everything it writes goes to its log file. The own process group keeps a Ctrl-C of the terminal
+away from it, so that shoal decides in which order things stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IntegrityError, PlanError, ResourceError, ShoalError, StageError, UsageError
+from shoal_cli.local.rundir import last_words
+
+KILL_DEADLINE = 5.0
+"""Seconds that a process may take to vanish after SIGKILL. Only one that hangs in the kernel takes longer."""
+
+DRAIN_DEADLINE = 1.0
+"""Seconds to wait for a dead process's last output. A grandchild that holds the pipe must not keep us."""
+
+_MEANING: dict[int, type[ShoalError]] = {
+    kind.exit_code: kind for kind in (UsageError, PlanError, IntegrityError, ResourceError, StageError)
+}
+
+
+class ManagedProcess:
+    """A child process. Whoever calls `start` must call `stop`; `stop` may be called at any time, and twice."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self._argv = tuple(argv)
+        self._env = dict(env)
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._events: dict[str, dict[str, Any]] = {}
+        self._ended = False
+        self._changed = asyncio.Condition()
+
+    async def start(self) -> None:
+        """Start it; returns as soon as it exists."""
+        try:
+            with self.log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._argv,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    env=self._env,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ResourceError(f"{self.name} could not be started: {error.filename}: {error.strerror}") from error
+        self._watcher = asyncio.create_task(self._watch(self._process), name=f"watch {self.name}")
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, once started."""
+        return self._process.pid if self._process else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._ended
+
+    async def event(self, name: str, deadline: float) -> dict[str, Any]:
+        """Wait for an event, at most `deadline` seconds.
+
+        Raises the error of `failure` when the process ends first, StageError when time is up.
+        """
+        try:
+            async with asyncio.timeout(deadline), self._changed:
+                await self._changed.wait_for(lambda: name in self._events or self._ended)
+        except TimeoutError:
+            raise StageError(f"{self.name} was not {name} after {deadline:.0f} s{self._epitaph()}") from None
+        if name not in self._events:
+            raise self.failure()
+        return self._events[name]
+
+    async def wait(self) -> None:
+        """Wait until the process has ended."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ended)
+
+    def failure(self) -> ShoalError:
+        """Why it ended, with its last words; of the kind that its exit code means."""
+        code = self._process.returncode if self._process else None
+        kind = _MEANING.get(code or 0, StageError)
+        return kind(f"{self.name} {_how(code)}{self._epitaph()}")
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL to its whole group when it is still there after `grace` seconds."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await process.wait()
+        # Even when it ended by itself: what it may have started shares its group.
+        self.kill()
+        async with asyncio.timeout(KILL_DEADLINE):
+            await process.wait()
+            if self._watcher is not None:
+                await self._watcher
+
+    def kill(self) -> None:
+        """SIGKILL to the process group, at once."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        reader = asyncio.create_task(self._read(process.stdout))
+        await process.wait()
+        await asyncio.wait({reader}, timeout=DRAIN_DEADLINE)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+        async with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    async def _read(self, stdout: asyncio.StreamReader | None) -> None:
+        """Copy stdout to the log and pick the events out of it. A line longer than the buffer is copied in pieces."""
+        if stdout is None:
+            return
+        rest = b""
+        with self.log.open("ab", buffering=0) as log:
+            while chunk := await stdout.read(65536):
+                log.write(chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                rest = rest[-65536:]
+                for event in filter(None, map(_event, lines)):
+                    async with self._changed:
+                        self._events[event["event"]] = event
+                        self._changed.notify_all()
+
+    def _epitaph(self) -> str:
+        words = last_words(self.log)
+        return f": {words} (log: {self.log})" if words else f" (log: {self.log})"
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event on this line of stdout, if it is one."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) and isinstance(data.get("event"), str) else None
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "has not ended"
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with exit code {code}"
