@@ -246,7 +246,10 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenReply:
-    """The stage took its place: the epoch it now serves, and how many frames may be in flight towards it."""
+    """The stage took its place: the epoch it now serves, and how many frames may be in flight towards it.
+
+    `credits` is for information: the window is granted by the first Credit of Run, which comes before any frame.
+    """
 
     epoch: int
     credits: int
