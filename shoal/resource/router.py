@@ -1,0 +1,105 @@
+"""spec.router: where the OpenAI API listens, and who may call it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from shoal.resource.bounds import Annotations, ObjectName, Quantity
+from shoal.resource.rules import Object, rule
+
+
+class ServiceType(StrEnum):
+    """Kinds of Service."""
+
+    CLUSTER_IP = "ClusterIP"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+class Service(Object):
+    """The router's Service."""
+
+    type: ServiceType = ServiceType.CLUSTER_IP
+    """Who reaches it: pods of the cluster, every node's port, or a load balancer's address."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Port of the OpenAI API; `shoal run` listens on it too."""
+
+    node_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port on every node. Without it the cluster chooses one."""
+
+    annotations: Annotations = Field(default_factory=dict)
+    """Annotations of the Service."""
+
+    @rule(
+        cel="!has(self.nodePort) || self.type != 'ClusterIP'",
+        message="nodePort needs type: NodePort or LoadBalancer",
+        field="nodePort",
+    )
+    def _node_port_needs_type(self) -> bool:
+        return self.node_port is None or self.type is not ServiceType.CLUSTER_IP
+
+
+class Ingress(Object):
+    """An Ingress in front of the Service, with settings that let streamed answers through."""
+
+    host: ObjectName
+    """Host name of the API."""
+
+    class_name: ObjectName | None = None
+    """IngressClass. Without it: the cluster's default (Traefik in k3s)."""
+
+    tls_secret_name: ObjectName | None = None
+    """Secret with the host's certificate. Without it: plain HTTP."""
+
+    annotations: Annotations = Field(default_factory=dict)
+    """Further annotations of the Ingress."""
+
+
+class ApiKeysSecret(Object):
+    """A Secret with the API keys."""
+
+    name: ObjectName
+    """Name of the Secret."""
+
+    key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "api-keys"
+    """Entry of the Secret; one key a line."""
+
+
+class ResourceAmounts(Object):
+    """Amounts of CPU and memory."""
+
+    cpu: Quantity | None = None
+    """Cores, such as 2 or 500m."""
+
+    memory: Quantity | None = None
+    """Bytes, such as 512Mi."""
+
+
+class ComputeResources(Object):
+    """What the router's container asks for and may use."""
+
+    requests: ResourceAmounts = Field(default_factory=ResourceAmounts)
+    """What the scheduler reserves."""
+
+    limits: ResourceAmounts = Field(default_factory=ResourceAmounts)
+    """What it may not pass."""
+
+
+class Router(Object):
+    """The process that speaks the OpenAI API and drives the stages."""
+
+    service: Service = Field(default_factory=Service)
+    """Its Service."""
+
+    ingress: Ingress | None = None
+    """An Ingress in front of it. Without it: none."""
+
+    api_keys_secret_ref: ApiKeysSecret | None = None
+    """API keys that callers must present. Without it: everybody who reaches the Service may call."""
+
+    resources: ComputeResources = Field(default_factory=ComputeResources)
+    """Requests and limits of its container."""
