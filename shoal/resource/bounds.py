@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, JsonValue, PlainValidator, StringConstraints, WithJsonSchema
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
 
 LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
@@ -26,33 +36,34 @@ LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
 Annotations = Annotated[dict[LabelKey, AnnotationValue], Field(max_length=32)]
-T = TypeVar("T")
 
 
-def _unique(items: tuple[T, ...]) -> tuple[T, ...]:
-    for at, item in enumerate(items):
-        if item in items[:at]:
-            raise ValueError(f"{item} is listed twice")
-    return items
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Annotation of a list whose items must differ: as a whole, or by the field `key` (then it is a map by that field).
 
+    The API server checks it by x-kubernetes-list-type, pydantic by the validator added here.
+    """
 
-# Lists that the API server checks for repeated items: by the whole item, or by one of its fields.
-SetOf = Annotated[tuple[T, ...], AfterValidator(_unique), Field(json_schema_extra={"x-kubernetes-list-type": "set"})]
+    key: str = ""
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """The list's own validation, then the check."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
-def unique_by(key: str) -> AfterValidator:
-    """Refuse two items with the same `key` (the Python form of `map_by`)."""
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The list's own schema with the list type."""
+        by_key = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+        return handler(schema) | (by_key if self.key else {"x-kubernetes-list-type": "set"})
 
-    def check(items: tuple[T, ...]) -> tuple[T, ...]:
-        _unique(tuple(getattr(item, key) for item in items))
+    def _checked(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [getattr(item, self.key) if self.key else item for item in items]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise ValueError(f"{name} is listed twice")
         return items
-
-    return AfterValidator(check)
-
-
-def map_by(key: str) -> dict[str, JsonValue]:
-    """Schema of a list that is a map by `key`."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 Sha256Hex = Annotated[str, StringConstraints(min_length=64, max_length=64, pattern=r"^[0-9a-f]{64}$")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shoal.resource.bounds import ImageReference, ObjectName, map_by, unique_by
+from shoal.resource.bounds import ImageReference, ObjectName, Unique
 from shoal.resource.rules import Object
 
 
@@ -40,7 +40,7 @@ class Images(Object):
 
     pull_secrets: Annotated[
         tuple[SecretName, ...],
-        unique_by("name"),
-        Field(max_length=16, json_schema_extra=map_by("name")),
+        Field(max_length=16),
+        Unique("name"),
     ] = ()
     """Secrets for the registry; every pod that is made for this model gets them."""

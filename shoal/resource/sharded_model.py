@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from shoal.manifest import Precision
 from shoal.plan.document import Device
-from shoal.resource.bounds import SetOf
+from shoal.resource.bounds import Unique
 from shoal.resource.images import Images
 from shoal.resource.router import Router
 from shoal.resource.rules import Object, rule
@@ -70,11 +70,9 @@ class ShardedModelSpec(Object):
     """How the model is cut."""
 
     devices: Annotated[
-        SetOf[Device],
-        Field(
-            min_length=1,
-            max_length=3,
-        ),
+        tuple[Device, ...],
+        Field(min_length=1, max_length=3),
+        Unique(),
     ] = (Device.GPU,)
     """Devices that may serve a stage, the preferred one first; a node uses the first one that it has. Default: the GPU
     alone, because nothing falls back to the CPU unless it is named here."""

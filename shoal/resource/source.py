@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pydantic import Field, StringConstraints
 
-from shoal.resource.bounds import ImageReference, ObjectName, SetOf, Sha256Hex
+from shoal.resource.bounds import ImageReference, ObjectName, Sha256Hex, Unique
 from shoal.resource.images import PullPolicy
 from shoal.resource.rules import Object, rule
 
@@ -154,10 +154,9 @@ class ModelSpec(Object):
     new value says that the bytes behind the uri changed, and they are fetched and compiled again."""
 
     served_names: Annotated[
-        SetOf[ServedName],
-        Field(
-            max_length=16,
-        ),
+        tuple[ServedName, ...],
+        Field(max_length=16),
+        Unique(),
     ] = ()
     """Names that the API answers to; the first one is the `id` in answers. Default: the ShardedModel's own name."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from shoal.plan.document import Device
-from shoal.resource.bounds import LabelKey, Labels, LabelValue, ObjectName, Quantity, map_by, unique_by
+from shoal.resource.bounds import LabelKey, Labels, LabelValue, ObjectName, Quantity, Unique
 from shoal.resource.rules import Object, rule
 
 MAX_STAGES = 64
@@ -186,8 +186,8 @@ class Placement(Object):
 
     node_limits: Annotated[
         tuple[NodeLimit, ...],
-        unique_by("node"),
-        Field(max_length=MAX_STAGES, json_schema_extra=map_by("node")),
+        Field(max_length=MAX_STAGES),
+        Unique("node"),
     ] = ()
     """Caps for single nodes."""
 

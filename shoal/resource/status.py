@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from shoal.plan.document import Device
-from shoal.resource.bounds import map_by, unique_by
+from shoal.resource.bounds import Unique
 from shoal.resource.rules import Object
 
 MAX_PIPELINES = 16
@@ -125,8 +125,8 @@ class ShardedModelStatus(_StatusObject):
 
     conditions: Annotated[
         tuple[Condition, ...],
-        unique_by("type"),
-        Field(max_length=16, json_schema_extra=map_by("type")),
+        Field(max_length=16),
+        Unique("type"),
     ] = ()
     """Conditions. Ready is True when every other one except Degraded and Progressing is."""
 
