@@ -1,0 +1,195 @@
+"""Plays the kubelets of all Node objects: scheduled pods start, Jobs' pods succeed, deleted pods go.
+
+Without it a pod on a made Node stays Pending, and one that is deleted stays Terminating, for ever. What becomes of a
+pod is decided by a function of the pod, so that a test can have one stage killed for memory and another one whose
+image does not exist. Pods on nodes that are not Ready are left alone: nobody reports for a PC that is switched off.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from testcluster.api import Api, Manifest, Refused
+from testcluster.kubeconfig import Kubeconfig
+
+_WATCH_S: Final = 2.0
+_STOP_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodFate:
+    """What a kubelet reports of a pod."""
+
+    phase: str = "Running"
+    ready: bool = True
+    waiting: str = ""
+    """Reason for which containers wait, such as ImagePullBackOff."""
+    last_termination: str = ""
+    """Reason for which containers were ended the last time, such as OOMKilled."""
+    exit_code: int = 0
+    restarts: int = 0
+    message: str = ""
+
+
+RUNNING: Final = PodFate()
+STARTING: Final = PodFate(ready=False)
+SUCCEEDED: Final = PodFate(phase="Succeeded", ready=False)
+OOM_KILLED: Final = PodFate(
+    ready=False, waiting="CrashLoopBackOff", last_termination="OOMKilled", exit_code=137, restarts=3
+)
+IMAGE_PULL_BACK_OFF: Final = PodFate(
+    phase="Pending", ready=False, waiting="ImagePullBackOff", message='Back-off pulling image "registry/absent:1"'
+)
+
+Decide = Callable[[Manifest], PodFate]
+
+
+def everything_works(pod: Manifest) -> PodFate:
+    """Pods of Jobs succeed, every other pod becomes ready."""
+    owners = {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}
+    return SUCCEEDED if "Job" in owners else RUNNING
+
+
+class Kubelet:
+    """A thread that reports for every pod on a Ready node, while used as a context manager."""
+
+    def __init__(self, kubeconfig: Kubeconfig, decide: Decide = everything_works) -> None:
+        self._api = Api(kubeconfig)
+        self._decide = decide
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=_STOP_S)
+        self._api.close()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def decide(self, decide: Decide) -> None:
+        """Decide otherwise from now on; pods that already run are looked at again."""
+        self._decide = decide
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                # A watch without a position begins with what exists, so each round also looks at every pod again.
+                for _, pod in self._api.watch("v1", "pods", deadline_s=_WATCH_S):
+                    if self._stop.is_set():
+                        return
+                    self._report(pod)
+        except (Refused, httpx.HTTPError, ValueError) as error:
+            self._failure = error
+
+    def _report(self, pod: Manifest) -> None:
+        node_name = pod.get("spec", {}).get("nodeName")
+        if not node_name or not self._is_ready(node_name):
+            return
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if pod["metadata"].get("deletionTimestamp"):
+            self._api.delete("v1", "pods", name, namespace=namespace, grace_s=0)
+            return
+        if pod["status"].get("phase") in ("Succeeded", "Failed"):
+            return
+        wanted = pod_status(pod, self._decide(pod))
+        if not _says_already(pod["status"], wanted):
+            try:
+                self._api.patch("v1", "pods/status", name, {"status": wanted}, namespace=namespace)
+            except Refused as refusal:
+                # The pod went, or changed, since the event: the next round sees it as it is.
+                if refusal.code not in (httpx.codes.NOT_FOUND, httpx.codes.CONFLICT):
+                    raise
+
+    def _is_ready(self, name: str) -> bool:
+        node = self._api.find("v1", "nodes", name)
+        conditions = (node or {}).get("status", {}).get("conditions", [])
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def pod_status(pod: Manifest, fate: PodFate) -> Manifest:
+    """The status that a kubelet would write for the pod."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready = "True" if fate.ready else "False"
+    address = _address(pod["metadata"]["uid"])
+    status: Manifest = {
+        "phase": fate.phase,
+        "startTime": pod["status"].get("startTime", now),
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [
+            {"type": kind, "status": value, "lastTransitionTime": now}
+            for kind, value in (
+                ("PodScheduled", "True"),
+                ("Initialized", "True"),
+                ("ContainersReady", ready),
+                ("Ready", ready),
+            )
+        ],
+        "containerStatuses": [_container(each, fate, now) for each in pod["spec"]["containers"]],
+    }
+    done = PodFate(phase="Succeeded", ready=True)
+    status["initContainerStatuses"] = [_container(each, done, now) for each in pod["spec"].get("initContainers", [])]
+    return status
+
+
+def _container(container: Manifest, fate: PodFate, now: str) -> Manifest:
+    ended = {"exitCode": fate.exit_code, "reason": fate.last_termination, "startedAt": now, "finishedAt": now}
+    state: dict[str, Any]
+    if fate.waiting:
+        state = {"waiting": {"reason": fate.waiting, "message": fate.message}}
+    elif fate.phase in ("Succeeded", "Failed"):
+        reason = "Completed" if fate.phase == "Succeeded" else "Error"
+        state = {"terminated": {"exitCode": fate.exit_code, "reason": reason, "startedAt": now, "finishedAt": now}}
+    else:
+        state = {"running": {"startedAt": now}}
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": fate.ready,
+        "started": fate.ready,
+        "restartCount": fate.restarts,
+        "state": state,
+        "lastState": {"terminated": ended} if fate.last_termination else {},
+    }
+
+
+def _says_already(status: Manifest, wanted: Manifest) -> bool:
+    """Whether the pod's status says what is wanted, times aside: a kubelet writes changes only."""
+
+    def essence(of: Manifest) -> tuple[Any, ...]:
+        ready = [each["status"] for each in of.get("conditions", []) if each["type"] == "Ready"]
+        containers = [
+            (
+                each["name"],
+                each["ready"],
+                each["restartCount"],
+                sorted((kind, details.get("reason", "")) for kind, details in each.get("state", {}).items()),
+                each.get("lastState", {}).get("terminated", {}).get("reason", ""),
+            )
+            for each in of.get("containerStatuses", [])
+        ]
+        return of.get("phase"), ready, sorted(containers)
+
+    return essence(status) == essence(wanted)
+
+
+def _address(uid: str) -> str:
+    """An address of its own for each pod; nobody answers there."""
+    number = zlib.crc32(uid.encode()) % (254 * 254)
+    return f"10.244.{number // 254}.{number % 254 + 1}"
