@@ -1,0 +1,89 @@
+"""The plan as a ConfigMap, which the router watches, and the model's facts as another.
+
+Both are the operator's memory as well: a plan is sticky because the last one is read from here, and the sizes of a
+compiled model outlive the pod that reported them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from shoal.manifest import ModelShape
+from shoal.plan.document import Plan
+from shoal.plan.facts import ModelFacts
+from shoal_operator import names
+from shoal_operator.cluster.kinds import CONFIG_MAP, Object
+from shoal_operator.desired.intent import Intent, hashed
+from shoal_operator.desired.stage import PlacedStage
+
+PLAN_KEY: Final = "plan.json"
+FACTS_KEY: Final = "facts.json"
+
+
+def plan_name(model: str) -> str:
+    """The plan's ConfigMap."""
+    return f"{model}-plan"
+
+
+def facts_name(model: str) -> str:
+    """The facts' ConfigMap."""
+    return f"{model}-facts"
+
+
+def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage]) -> Plan:
+    """The plan with the address of each stage."""
+    hosts = {(each.pipeline, each.stage.index): each.name for each in placed}
+    domain = intent.settings.cluster_domain
+
+    def address(pipeline: int, stage: int) -> str:
+        return f"{names.stage_host(intent.name, intent.namespace, hosts[pipeline, stage], domain)}:{names.STAGE_PORT}"
+
+    pipelines = tuple(
+        pipeline.model_copy(
+            update={
+                "stages": tuple(
+                    stage.model_copy(update={"address": address(pipeline.index, stage.index)}) for stage in pipeline.stages
+                )
+            }
+        )
+        for pipeline in plan.pipelines
+    )
+    return plan.model_copy(update={"pipelines": pipelines})
+
+
+def plan_config_map(intent: Intent, plan: Plan) -> Object:
+    """plan.json; the same document that a local run has."""
+    text = plan.model_dump_json(by_alias=True, indent=1)
+    return intent.owned(CONFIG_MAP, plan_name(intent.name), names.ROUTER, {"data": {PLAN_KEY: text}})
+
+
+def facts_config_map(intent: Intent, facts: ModelFacts, key: str) -> Object:
+    """The facts of the model that is available, and the key of what it was made from."""
+    obj = intent.owned(
+        CONFIG_MAP,
+        facts_name(intent.name),
+        names.COMPILE,
+        {"data": {FACTS_KEY: json.dumps(facts_document(facts), sort_keys=True)}},
+    )
+    obj["metadata"]["annotations"][names.KEY_ANNOTATION] = key
+    return hashed(obj)
+
+
+def facts_document(facts: ModelFacts) -> dict[str, Any]:
+    """Facts as plain data."""
+    return {**asdict(facts), "shape": facts.shape.model_dump(mode="json")}
+
+
+def read_facts(data: Mapping[str, Any]) -> ModelFacts:
+    """Facts from plain data. Raises KeyError, TypeError or ValueError for anything else."""
+    return ModelFacts(
+        shape=ModelShape.model_validate(data["shape"]),
+        embed_bytes=int(data["embed_bytes"]),
+        layer_bytes=tuple(int(size) for size in data["layer_bytes"]),
+        head_bytes=int(data["head_bytes"]),
+        largest_tensors=tuple(int(size) for size in data["largest_tensors"]),
+        digest=data["digest"],
+    )

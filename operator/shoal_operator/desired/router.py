@@ -1,0 +1,170 @@
+"""The router: one Deployment, the Service in front of it, and an Ingress when the user wants one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shoal.plan.facts import ModelFacts
+from shoal_operator import names
+from shoal_operator.cluster.kinds import DEPLOYMENT, INGRESS, SERVICE, Object
+from shoal_operator.desired.intent import Intent, hashed
+from shoal_operator.desired.model_files import model_files
+from shoal_operator.desired.plan_config import PLAN_KEY, plan_name
+from shoal_operator.desired.pod import container, pod_spec, tolerations
+
+GONE_SECONDS: Final = 15
+PLAN_DIRECTORY: Final = "/etc/shoal/plan"
+KEYS_DIRECTORY: Final = "/etc/shoal/keys"
+STREAM_SECONDS: Final = "3600"
+DEFAULT_REQUESTS: Final = {"cpu": "250m", "memory": "256Mi"}
+DEFAULT_LIMITS: Final = {"memory": "1Gi"}
+
+
+def router_name(model: str) -> str:
+    """The router's Deployment, ServiceAccount and Role. The Service has the model's own name."""
+    return f"{model}-router"
+
+
+def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
+    """The router's pod. It follows the plan through the ConfigMap: a new plan restarts nothing here."""
+    spec = intent.model.spec
+    files = model_files(intent, facts, None)
+    command = [
+        "python",
+        "-m",
+        "shoal_router",
+        f"--plan={PLAN_DIRECTORY}/{PLAN_KEY}",
+        f"--model={files.path}",
+        f"--listen=0.0.0.0:{names.ROUTER_PORT}",
+        *(f"--served-name={name}" for name in intent.model.served_names),
+    ]
+    mounts: list[Object] = [
+        *files.mounts,
+        {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True},
+        {"name": "tls", "mountPath": "/etc/shoal/tls", "readOnly": True},
+    ]
+    volumes: list[Object] = [
+        *files.volumes,
+        {"name": "plan", "configMap": {"name": plan_name(intent.name)}},
+        {"name": "tls", "secret": {"secretName": f"{intent.name}-router-tls", "defaultMode": 0o440}},
+    ]
+    keys = spec.router.api_keys_secret_ref
+    if keys is not None:
+        command.append(f"--api-keys={KEYS_DIRECTORY}/{keys.key}")
+        mounts.append({"name": "api-keys", "mountPath": KEYS_DIRECTORY, "readOnly": True})
+        volumes.append({"name": "api-keys", "secret": {"secretName": keys.name, "defaultMode": 0o440}})
+    resources = spec.router.resources
+    server = container(
+        names.ROUTER,
+        intent.router_image,
+        command,
+        intent,
+        requests=DEFAULT_REQUESTS | _amounts(resources.requests.cpu, resources.requests.memory),
+        limits=DEFAULT_LIMITS | _amounts(resources.limits.cpu, resources.limits.memory),
+        mounts=mounts,
+        ports=[{"name": "http", "containerPort": names.ROUTER_PORT}],
+        startupProbe=_probe("/health/live", period=2, failures=60),
+        # Ready means that a token went through all stages, not that a process exists.
+        readinessProbe=_probe("/health/ready", period=5, failures=2),
+        livenessProbe=_probe("/health/live", period=10, failures=6),
+    )
+    pod = pod_spec(
+        intent,
+        [server],
+        volumes=volumes,
+        service_account=router_name(intent.name),
+        initContainers=list(files.init),
+        tolerations=tolerations(intent, GONE_SECONDS),
+        terminationGracePeriodSeconds=60,
+    )
+    labels = names.labels(intent.name, names.ROUTER)
+    return intent.owned(
+        DEPLOYMENT,
+        router_name(intent.name),
+        names.ROUTER,
+        {
+            "spec": {
+                # Two routers would open the same chain in turns; a pipeline belongs to one.
+                "replicas": 1,
+                "revisionHistoryLimit": 1,
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": names.selector(intent.name, names.ROUTER)},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            }
+        },
+    )
+
+
+def router_service(intent: Intent) -> Object:
+    """The Service that callers use, under the ShardedModel's name."""
+    service = intent.model.spec.router.service
+    port: Object = {"name": "http", "port": service.port, "targetPort": "http", "appProtocol": "http"}
+    if service.node_port is not None:
+        port["nodePort"] = service.node_port
+    obj = intent.owned(
+        SERVICE,
+        intent.name,
+        names.ROUTER,
+        {
+            "spec": {
+                "type": service.type.value,
+                "selector": names.selector(intent.name, names.ROUTER),
+                "ports": [port],
+            }
+        },
+    )
+    return _annotated(obj, service.annotations)
+
+
+def router_ingress(intent: Intent) -> Object | None:
+    """An Ingress that lets streams through: proxies must neither buffer an answer nor end it for being slow.
+
+    Traefik (k3s) streams as it is; nginx needs to be told.
+    """
+    ingress = intent.model.spec.router.ingress
+    if ingress is None:
+        return None
+    backend = {"service": {"name": intent.name, "port": {"name": "http"}}}
+    spec: Object = {
+        "rules": [{"host": ingress.host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
+    }
+    if ingress.class_name is not None:
+        spec["ingressClassName"] = ingress.class_name
+    if ingress.tls_secret_name is not None:
+        spec["tls"] = [{"hosts": [ingress.host], "secretName": ingress.tls_secret_name}]
+    streaming = {
+        "nginx.ingress.kubernetes.io/proxy-buffering": "off",
+        "nginx.ingress.kubernetes.io/proxy-read-timeout": STREAM_SECONDS,
+        "nginx.ingress.kubernetes.io/proxy-send-timeout": STREAM_SECONDS,
+        "nginx.ingress.kubernetes.io/proxy-body-size": "16m",
+    }
+    return _annotated(intent.owned(INGRESS, intent.name, names.ROUTER, {"spec": spec}), streaming | ingress.annotations)
+
+
+def router_url(intent: Intent) -> str:
+    """Where callers find the API: the Ingress's host, else the Service's name."""
+    router = intent.model.spec.router
+    if router.ingress is not None:
+        scheme = "https" if router.ingress.tls_secret_name else "http"
+        return f"{scheme}://{router.ingress.host}/v1"
+    return f"http://{intent.name}.{intent.namespace}.svc.{intent.settings.cluster_domain}:{router.service.port}/v1"
+
+
+def _annotated(obj: Object, annotations: dict[str, str]) -> Object:
+    if not annotations:
+        return obj
+    obj["metadata"]["annotations"] = {**annotations, **obj["metadata"]["annotations"]}
+    return hashed(obj)
+
+
+def _amounts(cpu: int | str | None, memory: int | str | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+
+
+def _probe(path: str, *, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
