@@ -66,7 +66,7 @@ def last_words(log: Path) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _is_event(line)]
     for line in reversed(lines):
         program, found, message = line.partition(": error: ")
-        if found and " " not in program:
+        if found and program.startswith("shoal"):
             return message[:_LINE_LIMIT]
     return " | ".join(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
 
