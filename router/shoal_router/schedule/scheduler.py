@@ -3,7 +3,7 @@
     add / cancel                     a request comes or goes
     schedule(now) -> StepPlan        the next micro-batch, or None when nothing more may be in flight
     update(outcomes, now) -> events  the result of the oldest micro-batch in flight
-    releases()                       sequences that the stages shall forget: to be sent before the next step
+    releases()                       sequences that the stages shall forget: sent before the step just scheduled
     reset_for_epoch(capacity)        the pipeline is a new one: everything is computed again, text so far is kept
 
 **Micro-batches.** Up to `depth` steps with decode rows are in flight, at least as many as stages. A sequence is in one
@@ -105,8 +105,13 @@ class Scheduler:
         if seq is not None and seq.state is not SequenceState.OVER:
             self._end(seq)
 
+    def has_begun(self, seq_id: int) -> bool:
+        """Whether the stages hold, or held, something of the sequence."""
+        seq = self._sequences.get(seq_id)
+        return seq is not None and seq.admitted is not None
+
     def releases(self) -> tuple[int, ...]:
-        """Sequences whose memory was given back since the last call. Send them before the next step."""
+        """Sequences whose memory was given back since the last call. Send them before the step just scheduled."""
         return self._memory.releases()
 
     # ---- steps go out

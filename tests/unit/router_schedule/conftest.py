@@ -70,10 +70,10 @@ class Simulation:
         del self.requests[seq]
 
     def pump(self) -> bool:
-        """One round of what the step loop does: releases first, then a step."""
+        """One round of what the step loop does: schedule, then releases before the step."""
+        plan = self.scheduler.schedule(self.now)
         if released := self.scheduler.releases():
             self.links[0].append(released)
-        plan = self.scheduler.schedule(self.now)
         if plan is None:
             return False
         self.links[0].append((plan.rows, None))
