@@ -8,8 +8,20 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from shoal.plan.document import PipelinePlan, StagePlan
-from shoal_cli.terminal import bytes_text
+from shoal.plan.document import PipelinePlan, Plan, StagePlan
+from shoal_cli.terminal import bytes_text, results
+
+
+def print_plan(plan: Plan, layers: int, name: str) -> None:
+    """The stages of every pipeline, the reasons for them, and what would be better."""
+    for pipeline in plan.pipelines:
+        which = f", pipeline {pipeline.index}" if len(plan.pipelines) > 1 else ""
+        results().print(plan_table(pipeline, layers, f"plan of {name}{which}"))
+    if plan.spares:
+        results().print(f"spares: {', '.join(plan.spares)}", soft_wrap=True)
+    for label, lines in (("why", plan.reasons), ("advice", plan.advice)):
+        for line in lines:
+            results().print(f"{label}: {line}", soft_wrap=True, markup=False)
 
 
 def plan_table(pipeline: PipelinePlan, layers: int, title: str) -> Table:
