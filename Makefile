@@ -12,7 +12,7 @@ PYTHON ?= $(shell for candidate in .venv/bin/python python3 python3.13 python3.1
 UV := .tools/bin/uv
 UV_SYNC := UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=.venv $(UV) sync --locked $(shell [ -t 2 ] || echo --quiet)
 BIN := .venv/bin
-say = @printf '\033[1m==>\033[0m %s\n'
+say = @echo "==>"
 
 # Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick
 PROMPT ?= Explain in three sentences why the sky is blue.

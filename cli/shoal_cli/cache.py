@@ -1,6 +1,7 @@
 """Where the command line keeps things: ${XDG_CACHE_HOME:-~/.cache}/shoal.
 
     models/<name>-<key>/     compiled model directories, made once
+    checkpoints/             what was fetched to be compiled
     openvino/<digest>/       OpenVINO's compiled kernels (CACHE_DIR), one folder a model
     runs/<start>-<pid>/      one folder a `shoal run`: plan.json and the log of each process; old ones are pruned
     crashes/                 tracebacks of defects
@@ -24,6 +25,11 @@ def cache_root() -> Path:
 def models_dir() -> Path:
     """Compiled model directories."""
     return cache_root() / "models"
+
+
+def checkpoints_dir() -> Path:
+    """Fetched checkpoints."""
+    return cache_root() / "checkpoints"
 
 
 def openvino_dir(model_digest: str) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
+from tempfile import gettempdir
 
 import shoal
 from shoal_cli.cache import crashes_dir
@@ -23,7 +23,7 @@ def write_crash_log(error: BaseException) -> Path | None:
             "".join(traceback.format_exception(error)),
         ]
     )
-    for folder in (crashes_dir(), Path(tempfile.gettempdir())):
+    for folder in (crashes_dir(), Path(gettempdir())):
         path = folder / f"shoal-crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)

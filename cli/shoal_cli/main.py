@@ -1,4 +1,4 @@
-"""Entry point of the `shoal` command: the list of commands, and the one place where errors become exit codes.
+"""Entry point of the `shoal` command, and the one place where errors become exit codes.
 
     0         done
     1         failed for a reason that has no code of its own, or a defect (the log file it names has the traceback)
@@ -20,34 +20,16 @@ import signal
 import sys
 from types import FrameType
 
-import typer
-from typer.exceptions import TyperException
-
-from shoal.errors import ResourceError, ShoalError, UsageError
-from shoal_cli.commands import chat, version
-from shoal_cli.crash import write_crash_log
-from shoal_cli.terminal import error_line
-
-app = typer.Typer(
-    name="shoal",
-    help="Run a large language model cut by layers into stages, on this machine or over the PCs of a cluster.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (chat, version):
-    command.register(app)
-
 # What the machine refuses, rather than a defect: these need no traceback.
 _MACHINE_SAYS_NO = {
     errno.EACCES,
-    errno.EPERM,
-    errno.ENOENT,
-    errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
-    errno.EROFS,
     errno.EMFILE,
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
 }
 
 
@@ -55,11 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; the console script passes it to `sys.exit`."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        arguments = sys.argv[1:] if arguments is None else arguments
+        # Imported here, so that a Ctrl-C while the libraries load is as quiet as any other.
+        from shoal_cli.app import app
+
         outcome = app(args=arguments or ["--help"], prog_name="shoal", standalone_mode=False)
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of our output has gone (`shoal plan … | head`). Python would complain again when it closes stdout.
@@ -72,12 +57,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _report(error: Exception) -> int:
     """One line for the person, and the exit code."""
+    from typer import Abort
+    from typer.exceptions import TyperException
+
+    from shoal.errors import ResourceError, ShoalError, UsageError
+    from shoal_cli.crash import write_crash_log
+    from shoal_cli.terminal import error_line
+
     if isinstance(error, ShoalError):
         error_line(str(error))
         return error.exit_code
     if isinstance(error, TyperException):
         error_line(f"{error.format_message()} (see `shoal --help`)")
         return UsageError.exit_code
+    if isinstance(error, Abort):
+        return 128 + signal.SIGINT
     if isinstance(error, OSError) and error.errno in _MACHINE_SAYS_NO:
         error_line(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
         return ResourceError.exit_code

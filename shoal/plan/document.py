@@ -49,7 +49,18 @@ class StagePlan(_Document):
     block_end: int = Field(ge=1, alias="blockEnd")
     memory: MemorySum
     step_ms: float = Field(default=0.0, ge=0, alias="stepMs", description="estimated time of one token, ms")
+    hop_ms: float = Field(default=0.0, ge=0, alias="hopMs", description="round trip to its neighbours, ms")
+    limit: int = Field(default=0, ge=0, description="bytes that the stage may take on the node; 0 = not recorded")
+    kv_bytes_per_token: int = Field(default=0, ge=0, alias="kvBytesPerToken")
     address: str = Field(default="", description="host:port of the stage's gRPC server")
+
+    def describe_blocks(self, layers: int) -> str:
+        """The blocks for a person, of a model with that many layers: `embed, layers 0-15`."""
+        parts = ["embed"] if self.block_start == 0 else []
+        first, last = max(self.block_start, 1) - 1, min(self.block_end, layers + 1) - 2
+        if first <= last:
+            parts.append(f"layer {first}" if first == last else f"layers {first}-{last}")
+        return ", ".join([*parts, "head"] if self.block_end == layers + 2 else parts)
 
 
 class PipelinePlan(_Document):
@@ -68,13 +79,35 @@ class PipelinePlan(_Document):
             at = stage.block_end
         return self
 
+    @property
+    def slowest_ms(self) -> float:
+        """Time of the slowest stage with its hop: a full pipeline gives one micro-batch in this time."""
+        return max(stage.step_ms + stage.hop_ms for stage in self.stages)
+
+    @property
+    def token_ms(self) -> float:
+        """Time of one token of a lone user: through every stage and hop."""
+        return sum(stage.step_ms + stage.hop_ms for stage in self.stages)
+
 
 class Plan(_Document):
-    """The planner's answer. `reasons` say in words and numbers why it is so; `advice` what would be better."""
+    """The planner's answer. `reasons` say in words and numbers why it is so; `advice` what would be better.
+
+    `kv_tokens` of every stage are reserved: `streams` sequences of `max_context` tokens. `spares` are nodes that hold
+    nothing and could hold at least one of the stages.
+    """
 
     model_digest: Sha256 | None = Field(default=None, alias="modelDigest")
+    layers: int = Field(default=0, ge=0, description="layers of the model; 0 = not recorded")
+    streams: int = Field(default=0, ge=0)
+    max_context: int = Field(default=0, ge=0, alias="maxContext", description="tokens of one sequence")
     pipelines: tuple[PipelinePlan, ...] = Field(min_length=1)
     spares: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     fits_one_node: bool = Field(default=False, alias="fitsOneNode")
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens whose KV memory every stage reserves."""
+        return self.streams * self.max_context

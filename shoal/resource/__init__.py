@@ -8,6 +8,7 @@ the API server refuses exactly what `shoal run` refuses.
 from shoal.resource.images import Images, PullPolicy, SecretName
 from shoal.resource.load import load_sharded_model, parse_sharded_model, sharded_model_from_object
 from shoal.resource.nodes import NodeEntry, NodesFile, load_nodes, parse_nodes
+from shoal.resource.planning import kv_element_of, node_facts_of, plan_spec_of
 from shoal.resource.router import (
     ApiKeysSecret,
     ComputeResources,
@@ -86,9 +87,12 @@ __all__ = [
     "StagesMode",
     "Toleration",
     "Volume",
+    "kv_element_of",
     "load_nodes",
     "load_sharded_model",
+    "node_facts_of",
     "parse_nodes",
     "parse_sharded_model",
+    "plan_spec_of",
     "sharded_model_from_object",
 ]

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
 
 Check = TypeVar("Check", bound=Callable[[Any], bool])
 _MARK = "_shoal_rule"
@@ -65,6 +66,19 @@ class Object(BaseModel):
             if hasattr(member, _MARK)
         ]
         cls.RULES = tuple(found)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The object's schema, with the CEL form of its rules."""
+        described = handler.resolve_ref_schema(handler(schema))
+        if cls.RULES:
+            described["x-kubernetes-validations"] = [
+                {"rule": each.cel, "message": each.message} | ({"fieldPath": f".{each.field}"} if each.field else {})
+                for each in cls.RULES
+            ]
+        return described
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:

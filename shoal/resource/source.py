@@ -20,6 +20,8 @@ from shoal.resource.rules import Object, rule
 # Written without anchors: CEL gets them between ^ and $, Python matches them in full.
 HUB_URI = r"hf://[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?(/[A-Za-z0-9._/-]+)?"
 PACKAGE_URI = r"pypi://[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+/[A-Za-z0-9._+/-]+"
+# A part of a path that leaves its directory, wherever it stands.
+PARENT_PART = r"(^|/)[.][.](/|$)"
 
 AbsolutePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/")]
 RelativePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -91,12 +93,12 @@ class HostPathVolume(Object):
     """Absolute path on the node."""
 
     @rule(
-        cel="!self.path.split('/').exists(part, part == '..')",
+        cel=f"!self.path.matches('{PARENT_PART}')",
         message="path must not hold '..'",
         field="path",
     )
     def _path_is_plain(self) -> bool:
-        return ".." not in self.path.split("/")
+        return re.search(PARENT_PART, self.path) is None
 
 
 class ImageVolume(Object):
@@ -132,12 +134,12 @@ class Volume(Object):
         return sum(kind is not None for kind in (self.persistent_volume_claim, self.host_path, self.image)) == 1
 
     @rule(
-        cel="!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
+        cel=f"!self.path.startsWith('/') && !self.path.matches('{PARENT_PART}')",
         message="path must be relative and must not hold '..'",
         field="path",
     )
     def _path_stays_inside(self) -> bool:
-        return not self.path.startswith("/") and ".." not in self.path.split("/")
+        return not self.path.startswith("/") and re.search(PARENT_PART, self.path) is None
 
 
 class ModelSpec(Object):

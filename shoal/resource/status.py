@@ -66,7 +66,7 @@ class Condition(_StatusObject):
 class StageStatus(_StatusObject):
     """One planned stage."""
 
-    index: Annotated[int, Field(ge=0, lt=MAX_STAGES)]
+    index: Annotated[int, Field(ge=0, le=MAX_STAGES - 1)]
     """Its place in the pipeline."""
 
     node: Name
@@ -88,7 +88,7 @@ class StageStatus(_StatusObject):
 class PipelineStatus(_StatusObject):
     """One pipeline."""
 
-    index: Annotated[int, Field(ge=0, lt=MAX_PIPELINES)]
+    index: Annotated[int, Field(ge=0, le=MAX_PIPELINES - 1)]
     """Its number."""
 
     stages: Annotated[tuple[StageStatus, ...], Field(max_length=MAX_STAGES)] = ()

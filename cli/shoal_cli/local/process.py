@@ -8,6 +8,7 @@ away from it, so that shoal decides in which order things stop.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -46,19 +47,25 @@ class ManagedProcess:
 
     async def start(self) -> None:
         """Start it; returns as soon as it exists."""
+        # A pipe of our own: asyncio's `wait` would wait for the end of its pipes too, which a grandchild can hold open.
+        read_end, write_end = os.pipe()
+        stdout = os.fdopen(read_end, "rb", buffering=0)
         try:
             with self.log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._argv,
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
+                    stdout=write_end,
                     stderr=log,
                     env=self._env,
                     start_new_session=True,
                 )
         except OSError as error:
+            stdout.close()
             raise ResourceError(f"{self.name} could not be started: {error.filename}: {error.strerror}") from error
-        self._watcher = asyncio.create_task(self._watch(self._process), name=f"watch {self.name}")
+        finally:
+            os.close(write_end)
+        self._watcher = asyncio.create_task(self._watch(self._process, stdout), name=f"watch {self.name}")
 
     @property
     def pid(self) -> int | None:
@@ -119,8 +126,8 @@ class ManagedProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        reader = asyncio.create_task(self._read(process.stdout))
+    async def _watch(self, process: asyncio.subprocess.Process, stdout: io.RawIOBase) -> None:
+        reader = asyncio.create_task(self._read(stdout))
         await process.wait()
         await asyncio.wait({reader}, timeout=DRAIN_DEADLINE)
         reader.cancel()
@@ -129,15 +136,23 @@ class ManagedProcess:
             self._ended = True
             self._changed.notify_all()
 
-    async def _read(self, stdout: asyncio.StreamReader | None) -> None:
-        """Copy stdout to the log and pick the events out of it. A line longer than the buffer is copied in pieces."""
-        if stdout is None:
-            return
+    async def _read(self, pipe: io.RawIOBase) -> None:
+        """Copy stdout to the log and pick the events out of it."""
+        loop = asyncio.get_running_loop()
+        stdout = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), pipe)
+        try:
+            await self._pump(stdout)
+        finally:
+            transport.close()
+
+    async def _pump(self, stdout: asyncio.StreamReader) -> None:
         rest = b""
         with self.log.open("ab", buffering=0) as log:
             while chunk := await stdout.read(65536):
                 log.write(chunk)
                 *lines, rest = (rest + chunk).split(b"\n")
+                # No event is that long: only the memory is to be bounded.
                 rest = rest[-65536:]
                 for event in filter(None, map(_event, lines)):
                     async with self._changed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ KEPT_RUNS = 10
 
 LOCK_FILE = "lock"
 _TAIL_BYTES = 16384
+_ERROR_LINE = re.compile(r"(?:shoal\w*: )?error: (.+)")
 _LAST_LINES = 3
 _LINE_LIMIT = 300
 
@@ -65,9 +67,9 @@ def last_words(log: Path) -> str:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _is_event(line)]
     for line in reversed(lines):
-        program, found, message = line.partition(": error: ")
-        if found and " " not in program:
-            return message[:_LINE_LIMIT]
+        message = _ERROR_LINE.match(line)
+        if message:
+            return message[1][:_LINE_LIMIT]
     return " | ".join(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
 
 

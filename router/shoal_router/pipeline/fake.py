@@ -101,6 +101,8 @@ class FakeStage:
             if held is None:
                 raise InvalidFrame(f"sequence {row.seq} is not known here")
             return held
+        if held is not None:
+            raise InvalidFrame(f"sequence {row.seq} is held already: release it first")
         if len(row.start.history) != row.past_len or (row.past_len and not self.capacity.shares_blocks):
             raise InvalidFrame(f"sequence {row.seq} starts at {row.past_len} without the ids before it")
         if any(other.slot == row.slot for seq, other in self.held.items() if seq != row.seq):

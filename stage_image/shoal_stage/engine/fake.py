@@ -128,10 +128,8 @@ class FakeEngine:
 
     def _row(self, row: Row, words: Words) -> Words:
         end = row.past_len + len(row.tokens)
-        if self._paged:
-            table = np.array(row.blocks, np.intp)
-        else:
-            table = np.arange(self._per_slot) + row.slot * self._per_slot
+        own = np.arange(self._per_slot) + row.slot * self._per_slot
+        table = np.array(row.blocks, np.intp) if self._paged else own
         positions = np.arange(end)
         pages, offsets = table[positions // self._block_size], positions % self._block_size
         weights = _mix(positions.astype(np.uint64)) | np.uint64(1)

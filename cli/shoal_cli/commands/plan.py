@@ -1,0 +1,43 @@
+"""`shoal plan`: what would run where, and why, without starting or compiling anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan")(plan)
+
+
+def plan(
+    manifest: Annotated[Path, typer.Argument(help="YAML file with a ShardedModel.")],
+    nodes: Annotated[
+        Path | None, typer.Option(help="YAML file with the PCs to plan for; default: this machine.")
+    ] = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch a checkpoint that is not on this machine yet.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print plan.json instead of tables.")] = False,
+) -> None:
+    """Show the stages that a ShardedModel would get: blocks, every term of their memory, and the reasons."""
+    from shoal.resource import load_nodes, load_sharded_model
+    from shoal_cli.local.adapt import for_this_machine, parts_wanted
+    from shoal_cli.local.machine import this_machine
+    from shoal_cli.local.models import model_facts
+    from shoal_cli.planning import make_plan, nodes_of_file, nodes_of_machine, plan_spec
+    from shoal_cli.tables import print_plan
+
+    model = load_sharded_model(manifest)
+    if nodes is not None:
+        places = nodes_of_file(load_nodes(nodes))
+    else:
+        model = for_this_machine(model)
+        places = list(nodes_of_machine(this_machine(), parts_wanted(model)))
+    facts = model_facts(model, fetch=fetch)
+    made = make_plan(facts, places, plan_spec(model))
+    if json_output:
+        typer.echo(made.model_dump_json(by_alias=True, indent=2))
+    else:
+        print_plan(made, facts.shape.layers, model.metadata.name)

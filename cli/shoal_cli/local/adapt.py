@@ -1,0 +1,54 @@
+"""A ShardedModel as it applies to one machine: what belongs to a cluster is left out, and options override the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.errors import UsageError
+from shoal.plan.document import Device
+from shoal.resource import Execution, ExecutionMode, KvPrecision, Placement, ShardedModel, Stages
+
+
+def for_this_machine(
+    model: ShardedModel, *, stages: int | None = None, exact: bool = False, devices: Sequence[Device] = ()
+) -> ShardedModel:
+    """The ShardedModel with the options applied: one pipeline, no named nodes, no spares.
+
+    Raises UsageError when it asks for no pipeline at all, or for fewer layers than stages in a manual cut.
+    """
+    spec = model.spec
+    if spec.replicas == 0:
+        raise UsageError("spec.replicas is 0: there is nothing to run; set it to 1")
+    cut = Stages(count=stages) if stages is not None else spec.stages
+    cut = cut.model_copy(update={"manual": tuple(one.model_copy(update={"node": None}) for one in cut.manual)})
+    changes: dict[str, object] = {
+        "replicas": 1,
+        "stages": cut,
+        "placement": Placement(max_memory_fraction=spec.placement.max_memory_fraction),
+    }
+    if devices:
+        changes["devices"] = tuple(devices)
+    if exact:
+        changes["execution"] = Execution(mode=ExecutionMode.EXACT)
+        changes["scheduler"] = spec.scheduler.model_copy(update={"kv_precision": KvPrecision.AUTO})
+    return model.model_copy(update={"spec": spec.model_copy(update=changes)})
+
+
+def cluster_only(model: ShardedModel) -> list[str]:
+    """What of the ShardedModel has no effect on one machine, for a line to the user."""
+    spec = model.spec
+    fields = {
+        f"replicas: {spec.replicas}": spec.replicas > 1,
+        "placement.nodeSelector": bool(spec.placement.node_selector),
+        "placement.nodeLimits": bool(spec.placement.node_limits),
+        "placement.sparePods": spec.placement.spare_pods > 0,
+        "nodes of stages.manual": any(stage.node is not None for stage in spec.stages.manual),
+        "router.ingress": spec.router.ingress is not None,
+        "router.apiKeysSecretRef": spec.router.api_keys_secret_ref is not None,
+    }
+    return [name for name, ignored in fields.items() if ignored]
+
+
+def parts_wanted(model: ShardedModel) -> int:
+    """Into how many nodes this machine is to be divided: as many as stages are asked for."""
+    return model.spec.stages.count or len(model.spec.stages.manual) or 1

@@ -1,0 +1,67 @@
+"""The command line of each process of a local run. Pure: what a person could type to get the same process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.plan.document import StagePlan
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCommands:
+    """Command lines for one run. `threads` is what one stage may use: all stages together must fit the cores."""
+
+    model: Path
+    openvino_cache: Path
+    host: str
+    port: int
+    served_names: tuple[str, ...]
+    streams: int
+    max_context: int
+    threads: int
+    exact: bool
+    engine: str | None = None
+
+    def stage(self, stage: StagePlan, listen: str) -> list[str]:
+        """Command line of a stage that listens on `listen`."""
+        argv = [
+            *_module("shoal_stage"),
+            "serve",
+            f"--model={self.model}",
+            f"--blocks={stage.block_start}:{stage.block_end}",
+            f"--device={stage.device}",
+            f"--listen={listen}",
+            f"--streams={self.streams}",
+            f"--max-context={self.max_context}",
+            f"--threads={self.threads}",
+            f"--cache-dir={self.openvino_cache}",
+            "--die-with-parent",
+        ]
+        if self.engine is not None:
+            argv.append(f"--engine={self.engine}")
+        if self.exact:
+            argv.append("--exact")
+        return argv
+
+    def router(self, plan: Path) -> list[str]:
+        """Command line of the router."""
+        return [
+            *_module("shoal_router"),
+            f"--plan={plan}",
+            f"--model={self.model}",
+            f"--listen={self.host}:{self.port}",
+            *(f"--served-name={name}" for name in self.served_names),
+            "--die-with-parent",
+        ]
+
+
+def threads_for(cores: int, stages: int) -> int:
+    """Threads of one stage: the cores shared out, at least one each."""
+    return max(1, cores // stages)
+
+
+def _module(name: str) -> list[str]:
+    """This Python running a module. -P: a file of the user's folder must not stand in for a library."""
+    return [sys.executable, "-P", "-m", name]

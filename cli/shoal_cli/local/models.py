@@ -1,0 +1,181 @@
+"""The model of a ShardedModel as a directory on this machine: found in the cache, or compiled into it once.
+
+The directory is named by what went into it (where the checkpoint is, its digest and revision, precision and group
+size), so that a second run needs neither the network nor the checkpoint, and a changed manifest gets its own model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from shoal.errors import UsageError
+from shoal.manifest import MANIFEST_FILE, Manifest, Precision, read_manifest, verify_files
+from shoal.plan.facts import ModelFacts
+from shoal.resource import ShardedModel, Source, Volume
+from shoal_cli.cache import checkpoints_dir, models_dir
+from shoal_cli.terminal import progress
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A compiled model directory."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def chat(self) -> bool:
+        """Whether it knows how to format a conversation."""
+        return any(entry.path.endswith("chat_template.jinja") for entry in self.manifest.tokenizer)
+
+
+def find_or_compile(model: ShardedModel, *, verify: bool = False) -> LocalModel:
+    """The ShardedModel's model directory: its volume, or the cache, or compiled now with a progress bar.
+
+    Raises CheckpointError, UsageError, ManifestError, IntegrityError or ResourceError.
+    """
+    source, volume = model.spec.model.source, model.spec.model.volume
+    if volume is not None:
+        return _open(volume_path(volume), verify)
+    assert source is not None, "ModelSpec has exactly one of source and volume"
+    path = cache_path(model, source)
+    if not is_compiled(path):
+        compile_source(
+            source_reference(model, source), path, model.spec.precision, model.spec.group_size, source.sha256
+        )
+    return _open(path, verify)
+
+
+def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
+    """What the planner must know of the model, without compiling it: from its directory or the checkpoint's header.
+
+    Raises UsageError when the checkpoint is not on this machine and `fetch` does not allow to fetch it.
+    """
+    source, volume = model.spec.model.source, model.spec.model.volume
+    if volume is not None:
+        return ModelFacts.of_manifest(read_manifest(volume_path(volume)))
+    assert source is not None, "ModelSpec has exactly one of source and volume"
+    path = cache_path(model, source)
+    if is_compiled(path):
+        return ModelFacts.of_manifest(read_manifest(path))
+    checkpoint = local_file(source)
+    if checkpoint is None and not fetch:
+        raise UsageError(
+            f"{source.uri} is not on this machine, and a plan needs the sizes in it: add --fetch to fetch it "
+            "(nothing is compiled), or run it once with `shoal run`"
+        )
+    from shoal_stage.compile import describe_checkpoint, resolve_source
+    from shoal_stage.compile.progress import shown
+
+    if checkpoint is None:
+        with shown() as report:
+            reference = source_reference(model, source)
+            checkpoint = resolve_source(reference, checkpoints_dir(), source.sha256, report).path
+    facts = describe_checkpoint(checkpoint, model.spec.precision, model.spec.group_size)
+    embed, *layers, head = facts.block_bytes
+    return ModelFacts(
+        shape=facts.shape,
+        embed_bytes=embed,
+        layer_bytes=tuple(layers),
+        head_bytes=head,
+        # As for a compiled model: a third of a layer is the most that one of its tensors takes.
+        largest_tensors=(embed, *(size // 3 for size in layers), head),
+    )
+
+
+def compile_source(
+    reference: str,
+    output: Path,
+    precision: Precision,
+    group_size: int | None,
+    sha256: str | None,
+    name: str | None = None,
+) -> Path:
+    """Fetch and compile a checkpoint, with a progress bar on stderr; goes on where an interrupted one stopped."""
+    with progress().status(f"loading the compiler for {reference}"):
+        from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+        from shoal_stage.compile.progress import shown
+    notes: list[str] = []
+    progress().print(f"compiling {reference} to {precision}: {output}", markup=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with shown() as report:
+        resolved = resolve_source(reference, checkpoints_dir(), sha256, report)
+        directory = compile_model(resolved, output, CompileOptions(precision, group_size, name), report, notes.append)
+    for note in notes:
+        progress().print(f"note: {note}", markup=False)
+    return directory
+
+
+def source_reference(model: ShardedModel, source: Source) -> str:
+    """The source as the compiler takes it: an hf:// uri carries its revision after '@'."""
+    revision = model.spec.model.revision
+    if revision is None or not source.uri.startswith("hf://"):
+        return source.uri
+    organisation, repository, *file = source.uri.removeprefix("hf://").split("/", 2)
+    return "/".join([f"hf://{organisation}/{repository}@{revision}", *file])
+
+
+def volume_path(volume: Volume) -> Path:
+    """Where the volume's model directory is on this machine; raises UsageError for kinds that a cluster has."""
+    if volume.host_path is None:
+        kind = "persistentVolumeClaim" if volume.persistent_volume_claim else "image"
+        raise UsageError(
+            f"spec.model.volume.{kind} exists in a cluster only: on one machine use volume.hostPath, or source"
+        )
+    return Path(volume.host_path.path) / volume.path
+
+
+def cache_path(model: ShardedModel, source: Source) -> Path:
+    """The directory in the cache that belongs to the source; it need not exist."""
+    spec = model.spec
+    facts = {
+        "uri": source.uri,
+        "sha256": source.sha256,
+        "revision": spec.model.revision,
+        "file": _file_state(source),
+        "precision": spec.precision,
+        "groupSize": spec.group_size,
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    return models_dir() / f"{model.metadata.name}-{key}"
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether there is a finished model directory; a compile gives it this name only when it is complete."""
+    return (path / MANIFEST_FILE).is_file()
+
+
+def local_file(source: Source) -> Path | None:
+    """The path of a file:// source."""
+    parts = urlsplit(source.uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _file_state(source: Source) -> list[object] | None:
+    """Size and time of a local checkpoint, so that another file under the same path is compiled anew.
+
+    With a digest in the manifest they do not matter: the digest tells the files apart.
+    """
+    path = local_file(source)
+    if path is None or source.sha256 is not None:
+        return None
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    try:
+        return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    except FileNotFoundError:
+        return None
+
+
+def _open(path: Path, verify: bool) -> LocalModel:
+    """Open a model directory. Its tokenizer files are always checked here; its blocks with `verify`, else by size only.
+
+    A stage reads the digests of its own blocks when it loads them.
+    """
+    manifest = read_manifest(path)
+    blocks = manifest.files_of(0, len(manifest.blocks))
+    verify_files(path, manifest.tokenizer + (blocks if verify else ()))
+    return LocalModel(path, manifest)

@@ -1,0 +1,78 @@
+"""One local run from the compiled model on: plan, processes, then either serve until a signal or answer a question."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from shoal.plan.document import Plan
+from shoal.plan.facts import ModelFacts
+from shoal.resource import ExecutionMode, ShardedModel
+from shoal_cli.asking import Question, ask
+from shoal_cli.cache import openvino_dir, runs_dir
+from shoal_cli.local.adapt import parts_wanted
+from shoal_cli.local.launch import LocalCommands, threads_for
+from shoal_cli.local.machine import this_machine
+from shoal_cli.local.models import LocalModel
+from shoal_cli.local.pipeline import LocalPipeline
+from shoal_cli.local.rundir import run_directory
+from shoal_cli.planning import make_plan, nodes_of_machine, plan_spec
+from shoal_cli.signals import run_until_signal
+from shoal_cli.tables import print_plan
+from shoal_cli.terminal import progress, results
+
+LOAD_BASE_S = 120.0
+LOAD_BYTES_PER_S = 20e6
+"""A slow disk; a load that takes longer than base + size / this is given up."""
+
+
+def serve(
+    model: ShardedModel, local: LocalModel, *, host: str, port: int, engine: str | None, question: Question | None
+) -> None:
+    """Run the model; returns when the question is answered, otherwise ends by a signal or an error."""
+    machine = this_machine()
+    facts = ModelFacts.of_manifest(local.manifest)
+    spec = plan_spec(model)
+    plan = make_plan(facts, nodes_of_machine(machine, parts_wanted(model)), spec)
+    print_plan(plan, facts.shape.layers, local.manifest.name)
+    cache = openvino_dir(local.manifest.digest)
+    cache.mkdir(parents=True, exist_ok=True)
+    commands = LocalCommands(
+        model=local.path,
+        openvino_cache=cache,
+        host=host,
+        port=port,
+        served_names=model.served_names,
+        streams=spec.streams,
+        max_context=spec.context_for(facts.shape),
+        threads=threads_for(machine.cores, sum(len(pipeline.stages) for pipeline in plan.pipelines)),
+        exact=model.spec.execution.mode is ExecutionMode.EXACT,
+        engine=engine,
+    )
+    deadline = LOAD_BASE_S + facts.total_bytes / LOAD_BYTES_PER_S
+    with run_directory(runs_dir()) as directory:
+        run_until_signal(_run(plan, commands, directory, deadline, question))
+
+
+async def _run(
+    plan: Plan, commands: LocalCommands, directory: Path, deadline: float, question: Question | None
+) -> None:
+    started = time.monotonic()
+    stages = sum(len(pipeline.stages) for pipeline in plan.pipelines)
+    async with LocalPipeline(plan, commands, directory, deadline) as pipeline:
+        with progress().status(f"loading {stages} stage{'s' if stages > 1 else ''}"):
+            url = await pipeline.start()
+        results().print(f"ready after {time.monotonic() - started:.1f} s: {url}/v1 (logs: {directory})", soft_wrap=True)
+        if question is not None:
+            await pipeline.while_alive(ask(url, question))
+            return
+        results().print(_example(url, commands.served_names[0]), soft_wrap=True, markup=False)
+        await pipeline.watch(lambda text: progress().print(text, markup=False))
+
+
+def _example(url: str, model: str) -> str:
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'
+    return (
+        f"\n  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n"
+        f"  shoal chat --url {url}\n\nCtrl-C stops it."
+    )

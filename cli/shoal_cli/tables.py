@@ -1,0 +1,97 @@
+"""Plans and figures as tables for the terminal. Each function returns something that rich prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from shoal.plan.document import PipelinePlan, Plan, StagePlan
+from shoal_cli.terminal import bytes_text, results
+
+
+def print_plan(plan: Plan, layers: int, name: str) -> None:
+    """The stages of every pipeline, the reasons for them, and what would be better."""
+    for pipeline in plan.pipelines:
+        which = f", pipeline {pipeline.index}" if len(plan.pipelines) > 1 else ""
+        results().print(plan_table(pipeline, layers, f"plan of {name}{which}"))
+    if plan.spares:
+        results().print(f"spares: {', '.join(plan.spares)}", soft_wrap=True)
+    for label, lines in (("why", plan.reasons), ("advice", plan.advice)):
+        for line in lines:
+            results().print(f"{label}: {line}", soft_wrap=True, markup=False)
+
+
+def plan_table(pipeline: PipelinePlan, layers: int, title: str) -> Table:
+    """One row a stage: what it holds, and every term of its peak memory."""
+    table = _table(title, "stage", "node", "device", "holds")
+    for heading in ("weights", "while loading", "KV", "runtime", "peak", "ms/token"):
+        table.add_column(heading, justify="right")
+    for stage in pipeline.stages:
+        memory = stage.memory
+        table.add_row(
+            str(stage.index),
+            stage.node,
+            str(stage.device),
+            holds(stage, layers),
+            bytes_text(memory.weights),
+            f"+{bytes_text(memory.load_peak)}",
+            bytes_text(memory.kv),
+            bytes_text(memory.runtime),
+            bytes_text(memory.total),
+            f"{stage.step_ms:.1f}" if stage.step_ms else "",
+        )
+    return table
+
+
+def holds(stage: StagePlan, layers: int) -> str:
+    """The blocks of a stage in words: 'embedding, layers 0-14'."""
+    first, last = max(stage.block_start, 1) - 1, min(stage.block_end, layers + 1) - 2
+    parts = ["embedding"] if stage.block_start == 0 else []
+    if first == last:
+        parts.append(f"layer {first}")
+    elif first < last:
+        parts.append(f"layers {first}-{last}")
+    if stage.block_end == layers + 2:
+        parts.append("head")
+    return ", ".join(parts)
+
+
+def timing_table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table | None:
+    """Where each stage's time went between two statuses of the router, per step; None when no step was run."""
+    steps = after.get("steps", 0) - before.get("steps", 0)
+    if steps <= 0:
+        return None
+    earlier = {timing["stage"]: timing for timing in before.get("timings", ())}
+    table = _table(f"per step, mean of {steps} steps", "stage")
+    for heading in ("compute", "wait for work", "wait in queue", "send", "busy"):
+        table.add_column(heading, justify="right")
+    for timing in after.get("timings", ()):
+        was = earlier.get(timing["stage"], {})
+        compute, idle, queue, send = (
+            timing.get(field, 0) - was.get(field, 0) for field in ("compute_us", "idle_us", "queue_us", "send_us")
+        )
+        busy = compute / (compute + idle) if compute + idle > 0 else 0.0
+        table.add_row(str(timing["stage"]), *_milliseconds((compute, idle, queue, send), steps), f"{busy:.0%}")
+    return table
+
+
+def facts_table(facts: Mapping[str, str]) -> Table:
+    """Names and values, one a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(name, value)
+    return table
+
+
+def _milliseconds(sums_us: Iterable[int], steps: int) -> list[str]:
+    return [f"{total / steps / 1000:.2f} ms" for total in sums_us]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,119 @@
+"""The FastAPI application: endpoints over a Generator and a TextModel, every error in OpenAI's form."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from shoal.errors import ShoalError
+from shoal_router.api.answers import AnswerStream, Job, whole_answer
+from shoal_router.api.disconnect import ClientLeft, while_connected
+from shoal_router.api.edge import Edge, request_id_of
+from shoal_router.api.errors import ApiError, from_exception, from_validation
+from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
+from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.generation import Generator
+from shoal_router.settings import ApiSettings
+from shoal_router.text.model import TextModel
+
+
+def create_app(generator: Generator, text: TextModel, settings: ApiSettings) -> FastAPI:
+    """The application. It keeps no state of its own; `generator` may become ready later."""
+    served = Served(generator, text, settings, created=int(time.time()))
+    app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", openapi_url="/openapi.json")
+    _add_error_handlers(app)
+    _add_health(app, served)
+    _add_models(app, served)
+    _add_generation(app, served)
+    app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes)
+    return app
+
+
+def _add_generation(app: FastAPI, served: Served) -> None:
+    async def answer(job: Job, stream: bool | None, request: Request) -> Response:
+        if stream:
+            return AnswerStream(job, served.generator, served.settings.keep_alive_seconds)
+        try:
+            return JSONResponse(await while_connected(request.receive, whole_answer(job, served.generator)))
+        except ClientLeft:
+            # Nobody reads this; 499 is what proxies log for it.
+            return Response(status_code=499)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        return await answer(await chat_job(body, served, request_id_of(request.scope)), body.stream, request)
+
+    @app.post("/v1/completions", response_model=None)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        return await answer(await completion_job(body, served, request_id_of(request.scope)), body.stream, request)
+
+
+def _add_models(app: FastAPI, served: Served) -> None:
+    def model(name: str) -> dict[str, Any]:
+        context = served.generator.status().max_context
+        # max_model_len is vLLM's name for it; clients that cut histories to fit look for it there.
+        return {"id": name, "object": "model", "created": served.created, "owned_by": "shoal", "max_model_len": context}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model(name) for name in served.settings.served_names]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        check_model(name, served)
+        return model(name)
+
+
+def _add_health(app: FastAPI, served: Served) -> None:
+    @app.get("/health/live")
+    async def live() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/health")
+    @app.get("/health/ready")
+    async def ready() -> JSONResponse:
+        status = served.generator.status()
+        body = {
+            "status": "ok" if status.ready else "unavailable",
+            "detail": status.detail,
+            "epoch": status.epoch,
+            "running": status.running,
+            "waiting": status.waiting,
+        }
+        if status.ready:
+            return JSONResponse(body)
+        return JSONResponse(body, status_code=503, headers={"Retry-After": "1"})
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def wrong_body(_: Request, error: RequestValidationError) -> Response:
+        return from_validation(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, ApiError):  # raised while the body was read; FastAPI wraps it
+            return error.__cause__.response()
+        code, message = None, str(error.detail)
+        if error.status_code == 404:
+            code, message = "unknown_url", f"Unknown request URL: {request.method} {request.url.path}."
+        elif error.status_code == 405:
+            code, message = "method_not_allowed", f"{request.url.path} does not take {request.method} requests."
+        return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {})).response()
+
+    @app.exception_handler(Exception)
+    async def any_error(request: Request, error: Exception) -> Response:
+        return from_exception(error, request_id=request_id_of(request.scope)).response()
+
+    # Those below are expected: were they left to the handler above, the server would log them as crashes.
+    async def known_error(request: Request, error: Exception) -> Response:
+        return from_exception(error, request_id=request_id_of(request.scope)).response()
+
+    app.add_exception_handler(ApiError, known_error)
+    app.add_exception_handler(ShoalError, known_error)

@@ -1,0 +1,93 @@
+"""What every HTTP request goes through before and after the endpoints: its id, the body's size, the log line.
+
+Plain ASGI: Starlette's BaseHTTPMiddleware would stand between the stream and the client and hide the disconnect.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shoal_router.api.errors import ApiError
+
+log = logging.getLogger("shoal_router.access")
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# Probes come every few seconds and would drown the rest.
+_QUIET_PATHS = ("/health", "/health/live", "/health/ready")
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id that Edge gave to this request."""
+    return str(scope["state"]["request_id"])
+
+
+class Edge:
+    """x-request-id in and out (made up when there is none or it is unusable), body limit, one log line a request."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        request_id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        started = time.monotonic()
+        declared = headers.get(b"content-length", b"")
+        try:
+            if declared.isdigit() and int(declared) > self._max_body_bytes:
+                await self._too_large().response()(scope, receive, send_with_id)
+            else:
+                await self._app(scope, self._limited(receive), send_with_id)
+        finally:
+            if scope["path"] not in _QUIET_PATHS:
+                _log_request(scope, request_id, status, time.monotonic() - started)
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` that refuses a body of undeclared length when it grows beyond the limit."""
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > self._max_body_bytes:
+                    raise self._too_large()
+            return message
+
+        return limited
+
+    def _too_large(self) -> ApiError:
+        message = f"The body has more than {self._max_body_bytes} bytes, which is this server's limit."
+        return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
+
+
+def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    facts = {
+        "request_id": request_id,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "seconds": round(seconds, 4),
+    }
+    log.info("%s %s %s", scope["method"], scope["path"], status or "client left", extra=facts)

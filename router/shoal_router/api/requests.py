@@ -1,0 +1,149 @@
+"""The bodies of /v1/chat/completions and /v1/completions: every parameter works, or is refused by name.
+
+Beside OpenAI's parameters: top_k, min_p, repetition_penalty and ignore_eos, spelled as vLLM and its clients spell them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shoal_router.api.fields import Prompts, StopStrings, only, unsupported, wrong
+from shoal_router.api.messages import Message
+
+INT64 = 2**63
+TOOLS_LATER = "tool calls are not served yet"
+
+
+class StreamOptions(BaseModel):
+    """Options of a stream. Obfuscation (random padding against traffic analysis) is not done."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, only("stream_options.include_obfuscation", False)] = None
+
+
+class GenerationParameters(BaseModel):
+    """What both requests share. None means: the model's generation_config.json, else OpenAI's default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    model: Annotated[str, Field(min_length=1, max_length=512)]
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1, description="0 and -1: off")] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    stop: Annotated[tuple[str, ...], StopStrings] = ()
+    ignore_eos: bool | None = None
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    # Labels for the caller's own bookkeeping; they change nothing in an answer, at OpenAI neither.
+    user: Annotated[str, Field(max_length=512)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> GenerationParameters:
+        if self.stream_options is not None and not self.stream:
+            raise wrong("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream's last chunk is the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatRequest(GenerationParameters):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    response_format: Annotated[
+        dict[str, Any] | None,
+        only("response_format", {"type": "text"}, instead="only {'type': 'text'} is served yet"),
+    ] = None
+    tools: Annotated[list[Any] | None, only("tools", [], instead=TOOLS_LATER)] = None
+    tool_choice: Annotated[str | None, only("tool_choice", "none", "auto", instead=TOOLS_LATER)] = None
+    parallel_tool_calls: Annotated[bool | None, only("parallel_tool_calls", instead=TOOLS_LATER)] = None
+    functions: Annotated[list[Any] | None, only("functions", [], instead=TOOLS_LATER)] = None
+    function_call: Annotated[str | None, only("function_call", "none", "auto", instead=TOOLS_LATER)] = None
+    store: Annotated[bool | None, only("store", False, instead="answers are not kept")] = None
+    service_tier: Annotated[str | None, only("service_tier", "auto", "default")] = None
+    modalities: Annotated[list[str] | None, only("modalities", ["text"], instead="answers are text only")] = None
+    reasoning_effort: Annotated[str | None, only("reasoning_effort")] = None
+    verbosity: Annotated[str | None, only("verbosity", "medium")] = None
+    audio: Annotated[Any, only("audio")] = None
+    prediction: Annotated[Any, only("prediction")] = None
+    web_search_options: Annotated[Any, only("web_search_options")] = None
+    prompt_cache_retention: Annotated[str | None, only("prompt_cache_retention", "in_memory", "in-memory")] = None
+
+    @model_validator(mode="after")
+    def _parameters_agree(self) -> ChatRequest:
+        old, new = self.max_tokens, self.max_completion_tokens
+        if old is not None and new is not None and old != new:
+            message = "'max_tokens' and 'max_completion_tokens' differ: send one of them."
+            raise wrong(message, param="max_completion_tokens")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise wrong("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        return self
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The longest answer wanted, in tokens."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many alternatives to report beside each chosen token; None when no logprobs are wanted."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(GenerationParameters):
+    """POST /v1/completions."""
+
+    prompt: Annotated[tuple[str | tuple[int, ...], ...], Prompts]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: Annotated[str | None, only("suffix", "")] = None
+
+    @model_validator(mode="after")
+    def _parameters_agree(self) -> CompletionRequest:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            message = "The parameter 'best_of' is not supported by this server, unless it equals 'n'."
+            raise unsupported(message, param="best_of")
+        if self.echo and self.logprobs is not None:
+            message = "The parameter 'logprobs' is not supported by this server together with 'echo'."
+            raise unsupported(message, param="logprobs")
+        if self.max_tokens == 0 and not self.echo:
+            raise wrong("'max_tokens' must be at least 1, unless 'echo' is true.", param="max_tokens")
+        return self
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The longest answer wanted, in tokens. OpenAI's default here is 16; clients count on it."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many alternatives to report beside each chosen token; None when no logprobs are wanted."""
+        return self.logprobs

@@ -1,0 +1,92 @@
+"""The KV memory of a pipeline: slots and blocks, handed to sequences and taken back.
+
+The stateful engine keeps a sequence in a slot; its block table is kept in the books all the same (there are always
+enough blocks then) but does not travel. The paged engine keeps it in blocks; there a slot only bounds the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.wire.messages import KvCapacity
+from shoal_router.schedule.blocks import BlockManager, extend_keys
+from shoal_router.schedule.sequence import Sequence
+
+
+class KvMemory:
+    """Invariant: a sequence has a slot if and only if it has blocks; a slot belongs to one sequence at most."""
+
+    def __init__(self, capacity: KvCapacity) -> None:
+        self.shares = capacity.shares_blocks
+        self.slots = capacity.sequences
+        blocks = capacity.blocks
+        if not self.shares:
+            # Slots hold a whole context each, whatever number of blocks the engine calls that.
+            blocks = max(blocks, self.slots * -(-capacity.max_context // capacity.block_size))
+        self.blocks = BlockManager(blocks, capacity.block_size, shares=self.shares)
+        self.max_context = min(capacity.max_context, blocks * capacity.block_size)
+        self._free_slots = list(range(self.slots - 1, -1, -1))
+        self._released: list[int] = []
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that nobody holds."""
+        return len(self._free_slots)
+
+    def seat(self, seq: Sequence, headroom: int) -> bool:
+        """A slot, and blocks for all ids of `seq`, as far as possible from the prefix cache.
+
+        Leaves at least `headroom` blocks for others. False, and nothing changed, when that is not to be had.
+        """
+        if not self._free_slots:
+            return False
+        adopted: list[int] = []
+        if self.shares:
+            extend_keys(seq.block_keys, seq.tokens, self.blocks.block_size)
+            # The last id is always computed: its successor must be drawn.
+            adopted = self.blocks.lookup(seq.block_keys[: (len(seq.tokens) - 1) // self.blocks.block_size])
+        total = self.blocks.blocks_for(len(seq.tokens))
+        if self.blocks.cost(adopted, total) + headroom > self.blocks.available:
+            return False
+        self.blocks.adopt(seq.blocks, adopted)
+        grown = self.blocks.grow(seq.blocks, len(seq.tokens))
+        assert grown, "the cost was checked"
+        seq.slot = self._free_slots.pop()
+        seq.published = len(adopted)
+        seq.num_computed = seq.acknowledged = len(adopted) * self.blocks.block_size
+        return True
+
+    def grow(self, seq: Sequence) -> bool:
+        """Blocks for all ids of `seq`; False, and nothing changed, when they run out."""
+        return self.blocks.grow(seq.blocks, len(seq.tokens))
+
+    def acknowledge(self, seq: Sequence, end: int) -> None:
+        """The stages have computed the positions before `end`: full blocks among them may be reused."""
+        seq.acknowledged = end
+        full = end // self.blocks.block_size
+        if self.shares and full > seq.published:
+            extend_keys(seq.block_keys, seq.tokens, self.blocks.block_size)
+            self.blocks.publish(seq.blocks, seq.block_keys, seq.published, full)
+            seq.published = full
+
+    def give_back(self, seq: Sequence) -> None:
+        """Take slot and blocks, and note that the stages must hear of it."""
+        self.blocks.release(seq.blocks)
+        self._free_slots.append(seq.slot)
+        self._released.append(seq.id)
+        seq.forget_computed()
+
+    def releases(self) -> tuple[int, ...]:
+        """The sequences whose memory was taken back since the last call."""
+        released = tuple(self._released)
+        self._released.clear()
+        return released
+
+    def check_integrity(self, seated: Iterable[Sequence]) -> None:
+        """Compare the books with the sequences that should hold memory; raises AssertionError."""
+        held = list(seated)
+        self.blocks.check_integrity(seq.blocks for seq in held)
+        assert sorted([*self._free_slots, *(seq.slot for seq in held)]) == list(range(self.slots)), "a slot is lost"
+        for seq in held:
+            assert len(seq.blocks) >= self.blocks.blocks_for(seq.num_computed), f"sequence {seq.id} lacks blocks"
+            assert seq.published <= seq.acknowledged // self.blocks.block_size, f"sequence {seq.id} offers too much"

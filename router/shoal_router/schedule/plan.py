@@ -1,0 +1,63 @@
+"""What the scheduler hands out (the steps to run, and what came of them), and what it remembers of steps in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.errors import StageError
+from shoal.wire.messages import Row, TokenLogprob
+from shoal_router.generation import FinishReason
+from shoal_router.schedule.sequence import Sequence
+
+
+class OutcomeMismatch(StageError):
+    """A result does not fit the step that it answers: the pipeline and the scheduler have come apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One micro-batch. The scheduler counts it as in flight from the moment it hands it out."""
+
+    rows: tuple[Row, ...]
+    decode_rows: int
+    prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SentRow:
+    """A row in flight: it feeds its sequence up to position `end` and may draw a token."""
+
+    seq: Sequence
+    version: int
+    end: int
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SentStep:
+    """A step in flight. `decodes`: it counts as a micro-batch, not only as a prompt's chunk."""
+
+    rows: list[SentRow]
+    decodes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceEvent:
+    """New tokens of a sequence; `finish` on its last event. `cached_tokens` of its prompt were not computed."""
+
+    seq: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: FinishReason | None = None
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much the scheduler has to do, in sequences and KV blocks."""
+
+    running: int
+    waiting: int
+    in_flight: int
+    blocks: int
+    free_blocks: int

@@ -1,0 +1,312 @@
+"""The scheduler: decides, step by step, which sequences run. Pure: no I/O, no clock, time is an argument.
+
+    add / cancel                     a request comes or goes
+    schedule(now) -> StepPlan        the next micro-batch, or None when nothing more may be in flight
+    update(outcomes, now) -> events  the result of the oldest micro-batch in flight
+    releases()                       sequences that the stages shall forget: sent before the step just scheduled
+    reset_for_epoch(capacity)        the pipeline is a new one: everything is computed again, text so far is kept
+
+**Micro-batches.** Up to `depth` steps with decode rows are in flight, at least as many as stages. A sequence is in one
+of them at most, since its next token needs the last; they are spread evenly. Prompts are cut into chunks of at most
+`prefill_chunk` tokens a step, decode rows first; the chunks of one prompt follow each other without waiting, so that
+every stage works on another chunk, and one more step than `depth` may be in flight to keep the first stage fed.
+
+**Order.** First come, first served. The head of the queue is never overtaken. When blocks run out, the sequence that
+came last gives its blocks back and is computed again later; it never takes blocks from one that came before it. So the
+oldest sequence always proceeds, and with it everything. A sequence with rows in flight is never preempted.
+
+**Memory** goes back when no row of the sequence is in flight. With one FIFO through all stages an earlier return could
+not do harm, since a new owner's rows run after the old ones; it is a guard for links that can reorder or replay.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Sequence as SequenceOf
+from itertools import count
+
+from shoal.wire.messages import KvCapacity, Row, RowOutcome
+from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest, QueueFull
+from shoal_router.schedule.memory import KvMemory
+from shoal_router.schedule.plan import Load, OutcomeMismatch, SentRow, SentStep, SequenceEvent, StepPlan
+from shoal_router.schedule.sequence import Sequence, SequenceState
+from shoal_router.schedule.service_time import ServiceTime
+
+
+class Scheduler:
+    """Invariant: every sequence that is not over is in exactly one place: waiting, prefilling, ready to decode, or
+    in flight with the row whose token it waits for. `check_integrity` says so in full.
+    """
+
+    def __init__(self, capacity: KvCapacity, *, depth: int, prefill_chunk: int = 256, max_waiting: int = 256) -> None:
+        if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
+            raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
+        self._prefill_chunk = prefill_chunk
+        self._max_waiting = max_waiting
+        self._ids = count()
+        self._service = ServiceTime()
+        self._sequences: dict[int, Sequence] = {}
+        self._waiting: list[Sequence] = []
+        self._start_over(capacity, depth)
+
+    def _start_over(self, capacity: KvCapacity, depth: int) -> None:
+        self._depth = depth
+        self._memory = KvMemory(capacity)
+        self._running: dict[int, Sequence] = {}
+        self._prefilling: deque[Sequence] = deque()
+        self._ready: deque[Sequence] = deque()
+        self._in_flight: deque[SentStep] = deque()
+        self._decoding_steps = 0
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._memory.max_context
+
+    @property
+    def load(self) -> Load:
+        """How much there is to do."""
+        return Load(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            in_flight=len(self._in_flight),
+            blocks=self._memory.blocks.count,
+            free_blocks=self._memory.blocks.available,
+        )
+
+    # ---- requests come and go
+
+    def add(self, request: GenerationRequest) -> int:
+        """Queue a request; returns the sequence's id. Raises ContextLengthExceeded or QueueFull."""
+        prompt_len = len(request.prompt)
+        if not prompt_len or (request.max_tokens is not None and request.max_tokens < 1):
+            raise ValueError("a request has a prompt and asks for at least one token")
+        if prompt_len >= self.max_context:
+            raise ContextLengthExceeded(prompt_len, self.max_context)
+        if len(self._waiting) >= self._max_waiting + self._memory.free_slots:
+            wait = self._service.retry_after(len(self._waiting), self._memory.slots)
+            raise QueueFull(f"{len(self._waiting)} requests wait already: try again in {wait:.0f} s", wait)
+        seq = Sequence(
+            id=next(self._ids),
+            prompt_len=prompt_len,
+            tokens=list(request.prompt),
+            params=request.params,
+            limit=min(prompt_len + (request.max_tokens or self.max_context), self.max_context),
+            stop_token_ids=request.stop_token_ids,
+        )
+        self._sequences[seq.id] = seq
+        self._waiting.append(seq)
+        return seq.id
+
+    def cancel(self, seq_id: int) -> None:
+        """End a sequence from outside. Unknown ids are ignored: it may have ended by itself in the same moment."""
+        seq = self._sequences.get(seq_id)
+        if seq is not None and seq.state is not SequenceState.OVER:
+            self._end(seq)
+
+    def has_begun(self, seq_id: int) -> bool:
+        """Whether the stages hold, or held, something of the sequence."""
+        seq = self._sequences.get(seq_id)
+        return seq is not None and seq.admitted is not None
+
+    def releases(self) -> tuple[int, ...]:
+        """Sequences whose memory was given back since the last call. Send them before the step just scheduled."""
+        return self._memory.releases()
+
+    # ---- steps go out
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next micro-batch; None when nothing can run or enough is in flight."""
+        if len(self._in_flight) > self._depth:
+            return None
+        rows: list[Row] = []
+        sent: list[SentRow] = []
+        self._add_decode_rows(rows, sent)
+        decode_rows = len(rows)
+        prefill_tokens = self._add_prefill_rows(rows, sent, max(self._prefill_chunk - decode_rows, 1), now)
+        if not rows:
+            return None
+        self._in_flight.append(SentStep(sent, decode_rows > 0))
+        self._decoding_steps += decode_rows > 0
+        return StepPlan(tuple(rows), decode_rows, prefill_tokens)
+
+    def _add_decode_rows(self, rows: list[Row], sent: list[SentRow]) -> None:
+        free_steps = self._depth - self._decoding_steps
+        if free_steps <= 0 or not self._ready:
+            return
+        # An even share of what is ready over the steps that may still leave; and never more than an even share of
+        # all that decode, so that a lopsided split (after some sequences ended) levels out.
+        decoding = len(self._running) - len(self._prefilling)
+        share = min(-(-len(self._ready) // free_steps), -(-decoding // self._depth))
+        starved: list[Sequence] = []
+        while self._ready and len(rows) < share:
+            seq = self._ready.popleft()
+            if self._make_room(seq):
+                self._send(seq, seq.remaining, rows, sent)
+            else:
+                starved.append(seq)
+        self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
+
+    def _add_prefill_rows(self, rows: list[Row], sent: list[SentRow], budget: int, now: float) -> int:
+        taken = 0
+        while taken < budget:
+            seq = self._prefilling[0] if self._prefilling else self._admit(now)
+            if seq is None:
+                break
+            length = min(budget - taken, seq.remaining)
+            self._send(seq, length, rows, sent)
+            taken += length
+            if not seq.remaining:
+                self._prefilling.popleft()
+        return taken
+
+    def _send(self, seq: Sequence, length: int, rows: list[Row], sent: list[SentRow]) -> None:
+        start, end = seq.num_computed, seq.num_computed + length
+        sample = end == len(seq.tokens)
+        rows.append(
+            Row(
+                seq=seq.id,
+                version=seq.version,
+                past_len=start,
+                tokens=tuple(seq.tokens[start:end]),
+                known=length,
+                sample=sample,
+                slot=seq.slot,
+                blocks=tuple(seq.blocks) if self._memory.shares else (),
+                start=seq.introduction(),
+            )
+        )
+        sent.append(SentRow(seq, seq.version, end, sample))
+        seq.num_computed = end
+        seq.in_flight += 1
+
+    # ---- memory comes and goes
+
+    def _admit(self, now: float) -> Sequence | None:
+        """Seat the head of the queue, leaving a block for each running sequence lest it is preempted at once."""
+        if not self._waiting or not self._memory.seat(self._waiting[0], headroom=len(self._running)):
+            return None
+        seq = self._waiting.pop(0)
+        seq.state = SequenceState.RUNNING
+        if seq.admitted is None:
+            seq.admitted = now
+            seq.cached_tokens = seq.num_computed
+        self._running[seq.id] = seq
+        self._prefilling.append(seq)
+        return seq
+
+    def _make_room(self, seq: Sequence) -> bool:
+        """Blocks for all committed ids of `seq`, taken from later sequences if need be."""
+        while not self._memory.grow(seq):
+            idle = (other for other in self._running.values() if other.id > seq.id and not other.in_flight)
+            victim = max(idle, key=lambda other: other.id, default=None)
+            if victim is None:
+                return False
+            self._leave(victim)
+            self._memory.give_back(victim)
+            victim.state = SequenceState.WAITING
+            insort(self._waiting, victim, key=lambda other: other.id)
+        return True
+
+    def _leave(self, seq: Sequence) -> None:
+        """Take a running sequence out of the lists of what can run."""
+        del self._running[seq.id]
+        for queue in (self._ready, self._prefilling):
+            if seq in queue:
+                queue.remove(seq)
+
+    def _end(self, seq: Sequence) -> None:
+        if seq.state is SequenceState.WAITING:
+            self._waiting.remove(seq)
+            del self._sequences[seq.id]
+        else:
+            self._leave(seq)
+            if not seq.in_flight:
+                self._forget(seq)
+        seq.state = SequenceState.OVER
+
+    def _forget(self, seq: Sequence) -> None:
+        self._memory.give_back(seq)
+        del self._sequences[seq.id]
+
+    # ---- results come back
+
+    def update(self, outcomes: SequenceOf[RowOutcome], now: float) -> list[SequenceEvent]:
+        """Take the result of the oldest step in flight. Raises OutcomeMismatch when it does not answer that step."""
+        if not self._in_flight:
+            raise OutcomeMismatch("a result came back although no step is in flight")
+        step = self._in_flight.popleft()
+        self._decoding_steps -= step.decodes
+        drawn = {outcome.seq: outcome for outcome in outcomes}
+        events = []
+        for sent in step.rows:
+            seq = sent.seq
+            seq.in_flight -= 1
+            if seq.state is SequenceState.OVER:
+                if not seq.in_flight:
+                    self._forget(seq)
+            elif sent.version == seq.version:
+                self._memory.acknowledge(seq, sent.end)
+                if sent.sample:
+                    events.append(self._commit(seq, drawn.get(seq.id), now))
+        return events
+
+    def _commit(self, seq: Sequence, outcome: RowOutcome | None, now: float) -> SequenceEvent:
+        if outcome is None or outcome.version != seq.version or outcome.base != len(seq.tokens) or not outcome.tokens:
+            raise OutcomeMismatch(f"sequence {seq.id} waits for position {len(seq.tokens)}, the result is {outcome}")
+        taken = 0
+        finish: FinishReason | None = None
+        while finish is None and taken < len(outcome.tokens):
+            finish = seq.commit(outcome.tokens[taken])
+            taken += 1
+        if finish is None:
+            self._ready.append(seq)
+        else:
+            self._service.learn(now - (now if seq.admitted is None else seq.admitted))
+            self._end(seq)
+        return SequenceEvent(seq.id, outcome.tokens[:taken], outcome.logprobs[:taken], finish, seq.cached_tokens)
+
+    # ---- a new pipeline
+
+    def reset_for_epoch(self, capacity: KvCapacity, *, depth: int) -> list[int]:
+        """Start over on a new pipeline: nothing is in flight, nothing computed, every sequence waits in its place.
+
+        What was drawn so far is kept and computed again like a prompt (replay). Returns the sequences that do not
+        fit the new capacity; they are gone.
+        """
+        alive = [seq for seq in self._sequences.values() if seq.state is not SequenceState.OVER]
+        self._start_over(capacity, depth)
+        self._waiting = [seq for seq in alive if len(seq.tokens) < self.max_context]
+        self._sequences = {seq.id: seq for seq in self._waiting}
+        for seq in self._waiting:
+            seq.state = SequenceState.WAITING
+            seq.in_flight = 0
+            seq.blocks.clear()
+            seq.block_keys.clear()  # the new stages may have blocks of another size
+            seq.forget_computed()
+            seq.limit = min(seq.limit, self.max_context)
+        return [seq.id for seq in alive if seq.id not in self._sequences]
+
+    def check_integrity(self) -> None:
+        """Compare every ledger with every other; raises AssertionError with what is wrong."""
+        seated = [seq for seq in self._sequences.values() if seq.state is not SequenceState.WAITING]
+        self._memory.check_integrity(seated)
+        assert [seq.id for seq in self._waiting] == sorted(seq.id for seq in self._waiting), "the queue lost its order"
+        assert self._decoding_steps == sum(step.decodes for step in self._in_flight)
+        assert self._decoding_steps <= self._depth, "too many micro-batches are in flight"
+        assert len(self._in_flight) <= self._depth + 1, "too many steps are in flight"
+        rows = Counter(sent.seq.id for step in self._in_flight for sent in step.rows)
+        awaited = {sent.seq.id for step in self._in_flight for sent in step.rows if sent.sample}
+        for seq in self._sequences.values():
+            assert seq.in_flight == rows[seq.id], f"sequence {seq.id}: {rows[seq.id]} rows are in flight"
+            assert seq.acknowledged <= seq.num_computed <= len(seq.tokens) <= seq.limit, f"sequence {seq.id}"
+            places = [
+                seq in self._waiting,
+                seq in self._prefilling,
+                seq in self._ready,
+                seq.state is SequenceState.RUNNING and seq.id in awaited,
+                seq.state is SequenceState.OVER and seq.in_flight > 0,
+            ]
+            assert sum(places) == 1, f"sequence {seq.id} is in {sum(places)} places"
+            assert (seq.id in self._running) == (seq.state is SequenceState.RUNNING)

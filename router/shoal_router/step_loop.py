@@ -1,0 +1,281 @@
+"""The step loop: the Generator behind the API. Requests come in, steps go round the pipeline, tokens go out.
+
+    generate ──> Scheduler.add ─┐                       ┌─> mailbox of each sequence ──> the request's iterator
+                                ├─ pump ─> Pipeline ─> result ─> Scheduler.update
+    closed iterator ─> cancel ──┘            (several steps in flight)
+
+Everything happens on one event loop, so nothing is locked; the scheduler is pure, the pipeline never makes the pump
+wait. One task opens the pipeline, reads its results, and when it is lost opens the next one: sequences that were
+running are then computed again from their ids (the same seed and position give the same token) and their streams go on.
+How often and how long a request waits for that is bounded; afterwards it fails with the reason, while the loop keeps
+trying, so that the service is back as soon as the stages are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from shoal.errors import ShoalError, StageError
+from shoal.wire.messages import Step
+from shoal_router.generation import (
+    FinishReason,
+    GenerationError,
+    GenerationFailed,
+    GenerationRequest,
+    GeneratorStatus,
+    PipelineUnavailable,
+    TokenDelta,
+)
+from shoal_router.pipeline.interface import Pipeline, PipelineOpener
+from shoal_router.pipeline.timings import TimingSums
+from shoal_router.schedule.plan import SequenceEvent
+from shoal_router.schedule.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoopSettings:
+    """Bounds of the step loop; seconds where nothing else is said.
+
+    `micro_batches`: steps in flight, 0 = as many as stages. `recovery_attempts`: lost pipelines that a running request
+    survives. `recovery_seconds`: how long it waits for the next one. `open_seconds`: how long one attempt to open may
+    take while nobody waits.
+    """
+
+    prefill_chunk: int = 256
+    micro_batches: int = 0
+    max_waiting: int = 256
+    recovery_attempts: int = 3
+    recovery_seconds: float = 60.0
+    open_seconds: float = 600.0
+    backoff: float = 0.2
+    longest_backoff: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """The receiving end of one sequence. `losses`: pipelines that were lost while it had begun."""
+
+    mailbox: asyncio.Queue[TokenDelta | GenerationError] = field(default_factory=asyncio.Queue)
+    losses: int = 0
+
+
+class StepLoop:
+    """Invariant: a sequence is in the scheduler if and only if its client waits for more of it."""
+
+    def __init__(
+        self,
+        opener: PipelineOpener,
+        settings: StepLoopSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._opener = opener
+        self._settings = settings or StepLoopSettings()
+        self._clock = clock
+        self._scheduler: Scheduler | None = None
+        self._pipeline: Pipeline | None = None
+        self._clients: dict[int, _Client] = {}
+        self._timings = TimingSums()
+        self._detail = "not started"
+        self._task: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin to open the pipeline, and return at once; `status` says how far it got."""
+        self._detail = "opening the pipeline"
+        self._task = asyncio.create_task(self._keep_open(), name="step loop")
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Wait until a pipeline is open. Raises PipelineUnavailable after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._opened.wait()
+        except TimeoutError:
+            raise self._unavailable() from None
+
+    async def stop(self) -> None:
+        """Fail what is still running and close the pipeline."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        self._detail = "stopped"
+        self._fail_all("the router is stopping")
+
+    def status(self) -> GeneratorStatus:
+        """See Generator.status."""
+        pipeline, scheduler = self._pipeline, self._scheduler
+        load = scheduler.load if scheduler is not None else None
+        return GeneratorStatus(
+            ready=pipeline is not None,
+            detail=self._detail,
+            max_context=scheduler.max_context if scheduler is not None else 0,
+            epoch=pipeline.facts.epoch if pipeline is not None else 0,
+            running=load.running if load is not None else 0,
+            waiting=load.waiting if load is not None else 0,
+            timings=self._timings.sums(),
+            steps=self._timings.steps,
+        )
+
+    # ---- requests
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[TokenDelta]:
+        """See Generator.generate."""
+        if self._pipeline is None or self._scheduler is None:
+            raise self._unavailable()
+        if request.max_tokens == 0:
+            yield TokenDelta((), finish=FinishReason.LENGTH)
+            return
+        seq = self._scheduler.add(request)
+        client = self._clients[seq] = _Client()
+        try:
+            self._pump()
+            while True:
+                item = await client.mailbox.get()
+                if isinstance(item, GenerationError):
+                    raise item
+                yield item
+                if item.finish is not None:
+                    return
+        finally:
+            if self._clients.get(seq) is client:
+                del self._clients[seq]
+                self._scheduler.cancel(seq)
+                self._pump()
+
+    def _unavailable(self) -> PipelineUnavailable:
+        return PipelineUnavailable(f"no pipeline is open: {self._detail}", self._settings.longest_backoff)
+
+    # ---- steps
+
+    def _pump(self) -> None:
+        """Send whatever may be sent. A release goes out before the step whose memory it freed."""
+        pipeline, scheduler = self._pipeline, self._scheduler
+        if pipeline is None or scheduler is None:
+            return
+        while True:
+            plan = scheduler.schedule(self._clock())
+            if released := scheduler.releases():
+                pipeline.release(released)
+            if plan is None:
+                return
+            pipeline.submit(Step(rows=plan.rows))
+
+    async def _serve(self, pipeline: Pipeline, scheduler: Scheduler) -> None:
+        """Take results until the pipeline is lost. The next steps leave before anything is delivered."""
+        while True:
+            result = await pipeline.result()
+            events = scheduler.update(result.outcomes, self._clock())
+            self._pump()
+            self._timings.add(result.timings)
+            for event in events:
+                self._deliver(event)
+
+    def _deliver(self, event: SequenceEvent) -> None:
+        client = self._clients[event.seq] if event.finish is None else self._clients.pop(event.seq)
+        client.mailbox.put_nowait(TokenDelta(event.tokens, event.logprobs, event.finish, event.cached_tokens))
+
+    # ---- pipelines come and go
+
+    async def _keep_open(self) -> None:
+        """Open a pipeline, serve it until it is lost, and so on until stopped."""
+        lost_at: float | None = None
+        backoff = 0.0
+        while True:
+            await asyncio.sleep(backoff)
+            pipeline = await self._open_next(lost_at)
+            opened_at = self._clock()
+            try:
+                await self._serve(pipeline, self._adopt(pipeline))
+            except StageError as error:
+                self._lost(error)
+            except Exception as error:  # noqa: BLE001 - the service must outlive a defect; it is logged in full
+                self._give_up_on(error)
+            finally:
+                self._pipeline = None
+                self._opened.clear()
+                await pipeline.close()
+            lost_at = self._clock()
+            # At once the first time; with a pause when it breaks again as soon as it is open.
+            lasted = lost_at - opened_at > self._settings.longest_backoff
+            backoff = 0.0 if lasted else self._longer(backoff)
+
+    async def _open_next(self, lost_at: float | None) -> Pipeline:
+        """Try until a pipeline is open; meanwhile fail the requests that have waited as long as they may."""
+        backoff = 0.0
+        while True:
+            try:
+                return await self._opener.open(deadline_seconds=self._patience(lost_at), progress=self._note)
+            except ShoalError as error:
+                self._note(str(error))
+            except Exception as error:  # noqa: BLE001 - the service must outlive a defect; it is logged in full
+                _log.error("opening the pipeline met a defect", exc_info=error)
+                self._note(f"internal error while opening the pipeline: {type(error).__name__}: {error}")
+            if self._patience(lost_at) <= 0:
+                self._fail_all(f"the pipeline was lost and did not come back: {self._detail}")
+            backoff = self._longer(backoff)
+            await asyncio.sleep(backoff)
+
+    def _longer(self, backoff: float) -> float:
+        return min(max(2 * backoff, self._settings.backoff), self._settings.longest_backoff)
+
+    def _patience(self, lost_at: float | None) -> float:
+        """Seconds that opening may take: no longer than the requests that wait for it will."""
+        if lost_at is None or not self._clients:
+            return self._settings.open_seconds
+        return lost_at + self._settings.recovery_seconds - self._clock()
+
+    def _adopt(self, pipeline: Pipeline) -> Scheduler:
+        facts, settings = pipeline.facts, self._settings
+        depth = settings.micro_batches or facts.stages
+        if self._scheduler is None:
+            self._scheduler = Scheduler(
+                facts.capacity, depth=depth, prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_waiting
+            )
+        else:
+            for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
+                self._fail(seq, f"the new pipeline's context holds only {self._scheduler.max_context} tokens")
+        self._pipeline = pipeline
+        self._timings = TimingSums()
+        self._note(f"{facts.stages} stage{'s' if facts.stages > 1 else ''} open in epoch {facts.epoch}")
+        self._opened.set()
+        self._pump()
+        return self._scheduler
+
+    def _lost(self, error: StageError) -> None:
+        self._note(f"the pipeline was lost: {error}")
+        _log.warning("pipeline lost", extra={"reason": str(error)})
+        for seq, client in list(self._clients.items()):
+            client.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
+            if client.losses > self._settings.recovery_attempts:
+                self._fail(seq, f"the pipeline was lost: {error}")
+
+    def _give_up_on(self, error: Exception) -> None:
+        """A defect of ours: what the scheduler says is not to be trusted any more."""
+        _log.error("the step loop met a defect: every request fails and the pipeline is opened anew", exc_info=error)
+        self._note(f"internal error: {type(error).__name__}: {error}")
+        self._fail_all(self._detail)
+        self._scheduler = None
+
+    def _fail_all(self, reason: str) -> None:
+        for seq in list(self._clients):
+            self._fail(seq, reason)
+
+    def _fail(self, seq: int, reason: str) -> None:
+        client = self._clients.pop(seq)
+        if self._scheduler is not None:
+            self._scheduler.cancel(seq)
+        client.mailbox.put_nowait(GenerationFailed(reason))
+
+    def _note(self, line: str) -> None:
+        self._detail = line

@@ -1,0 +1,38 @@
+"""`python -m shoal_stage compile|serve …`: what the stage image runs. Each command is imported when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from shoal.errors import ShoalError, UsageError
+
+_USAGE = "usage: python -m shoal_stage compile|serve …"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; errors become one line and an exit code."""
+    try:
+        match argv:
+            case ["compile", *rest]:
+                from shoal_stage.compile.command import compile_command
+
+                compile_command(rest)
+            case ["serve", *rest]:
+                from shoal_stage.server.main import serve
+
+                serve(rest)
+            case ["-h" | "--help"]:
+                print(_USAGE)  # noqa: T201
+            case _:
+                raise UsageError(_USAGE)
+    except ShoalError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""Blocks: which there are, how each is stored, and building one from a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import Node
+
+from shoal.errors import UsageError
+from shoal.manifest import BlockKind, Precision
+from shoal_stage.compile.architecture import Architecture
+from shoal_stage.compile.graph.ends import embedding, head
+from shoal_stage.compile.graph.nodes import NodeLike
+from shoal_stage.compile.graph.shared import SHARED_NODES
+from shoal_stage.compile.quantise import Scheme, choose_group
+from shoal_stage.compile.readers.checkpoint import EMBEDDING, FINAL_NORM, OUTPUT, Checkpoint, layer_prefix
+from shoal_stage.compile.weights import linear, weight_node
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How weights are stored: `layers` and `ends` (embedding and head) are None when the precision is F16 or F32."""
+
+    precision: Precision
+    layers: Scheme | None
+    ends: Scheme | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """A block's place: its number among the blocks, its kind, its name, and the layer's number (-1 for the ends)."""
+
+    index: int
+    kind: BlockKind
+    name: str
+    layer: int
+
+
+def block_names(layers: int) -> list[BlockName]:
+    """All blocks of a model in order."""
+    middle = [BlockName(n + 1, BlockKind.LAYER, f"layer-{n:03d}", n) for n in range(layers)]
+    return [
+        BlockName(0, BlockKind.EMBED, "embed", -1),
+        *middle,
+        BlockName(layers + 1, BlockKind.HEAD, "head", -1),
+    ]
+
+
+def storage_for(architecture: Architecture, precision: Precision, group_size: int | None = None) -> Storage:
+    """The storage of a precision; `group_size` None chooses the largest usual one that divides every layer weight.
+
+    INT4 keeps the embedding and the head at INT8: they are read once a token and carry the most error.
+    Raises UsageError when the group does not divide or the precision knows no groups.
+    """
+    if group_size is not None and precision is not Precision.INT4:
+        raise UsageError(f"a group size belongs to INT4; {precision} has none")
+    rows = Scheme(8, symmetric=False, group=None)
+    if precision is Precision.INT8:
+        return Storage(precision, rows, rows)
+    if precision is not Precision.INT4:
+        return Storage(precision, None, None)
+    columns = (architecture.hidden_size, architecture.heads * architecture.head_size, architecture.ffn_size)
+    if group_size is None:
+        group_size = choose_group(columns)
+    elif group_size < 2 or any(count % group_size for count in columns):
+        raise UsageError(
+            f"group size {group_size} does not divide {' and '.join(map(str, sorted(set(columns))))}, "
+            "the columns of this model's weights; leave it out to have one chosen"
+        )
+    return Storage(precision, Scheme(4, symmetric=False, group=group_size), rows)
+
+
+def build_block(checkpoint: Checkpoint, block: BlockName, storage: Storage) -> ov.Model:
+    """The block's graph with its weights read, stored in their precision. Memory: one block."""
+    architecture = checkpoint.architecture
+    match block.kind:
+        case BlockKind.EMBED:
+            model = embedding(_node(checkpoint, EMBEDDING, storage, storage.ends))
+        case BlockKind.HEAD:
+            name = EMBEDDING if architecture.tied_embeddings else OUTPUT
+            norm = checkpoint.tensor(FINAL_NORM).whole()
+
+            def project(x: NodeLike, weight: str) -> Node:
+                return linear(x, _node(checkpoint, weight, storage, storage.ends))
+
+            model = head(architecture, norm, project, name)
+        case BlockKind.LAYER:
+            model = _layer(checkpoint, block.layer, storage)
+    _name_nodes(model)
+    return model
+
+
+def _layer(checkpoint: Checkpoint, layer: int, storage: Storage) -> ov.Model:
+    prefix = layer_prefix(layer)
+
+    def tensor(name: str) -> NDArray[np.float32]:
+        return checkpoint.tensor(prefix + name).whole()
+
+    def project(x: NodeLike, name: str) -> Node:
+        return linear(x, _node(checkpoint, prefix + name, storage, storage.layers))
+
+    return checkpoint.family.build_layer(checkpoint.architecture, layer, tensor, project)
+
+
+def _node(checkpoint: Checkpoint, name: str, storage: Storage, scheme: Scheme | None) -> Node:
+    return weight_node(checkpoint.tensor(name), storage.precision, scheme)
+
+
+def _name_nodes(model: ov.Model) -> None:
+    """Names by place: OpenVINO's own count up over a process, so the same block would differ from run to run."""
+    kept = {*SHARED_NODES, *(node.get_friendly_name() for node in model.get_parameters())}
+    for number, node in enumerate(model.get_ordered_ops()):
+        if node.get_friendly_name() not in kept:
+            node.set_friendly_name(f"{node.get_type_name()}_{number}")

@@ -1,0 +1,58 @@
+"""Sizes of blocks from a checkpoint's header alone: what the planner needs before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.manifest import BlockKind, ModelShape, Precision
+from shoal_stage.compile.architecture import Architecture
+from shoal_stage.compile.blocks import Storage, block_names, storage_for
+from shoal_stage.compile.quantise import Scheme
+from shoal_stage.compile.readers import open_checkpoint
+from shoal_stage.compile.readers.checkpoint import EMBEDDING, expected_tensors, layer_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """A checkpoint as the planner sees it: shape, and bytes of each block's weights in one precision."""
+
+    shape: ModelShape
+    precision: Precision
+    group_size: int | None
+    block_bytes: tuple[int, ...]
+
+
+def describe_checkpoint(
+    path: Path, precision: Precision = Precision.INT4, group_size: int | None = None
+) -> CheckpointFacts:
+    """Read only the header of a GGUF file or a Hugging Face directory. Raises CheckpointError, UsageError."""
+    architecture = open_checkpoint(path).architecture
+    storage = storage_for(architecture, precision, group_size)
+    group = storage.layers.group if storage.layers else None
+    return CheckpointFacts(architecture.shape(), precision, group, block_bytes(architecture, storage))
+
+
+def block_bytes(architecture: Architecture, storage: Storage) -> tuple[int, ...]:
+    """Bytes of the weights of each block, embedding first, head last."""
+    tensors = expected_tensors(architecture)
+    layer = sum(
+        _tensor_bytes(shape, storage.precision, storage.layers)
+        for name, shape in tensors.items()
+        if name.startswith(layer_prefix(0))
+    )
+    end = _tensor_bytes(tensors[EMBEDDING], storage.precision, storage.ends)
+    sizes = {
+        BlockKind.EMBED: end,
+        BlockKind.LAYER: layer,
+        BlockKind.HEAD: end + 4 * architecture.hidden_size,
+    }
+    return tuple(sizes[place.kind] for place in block_names(architecture.layers))
+
+
+def _tensor_bytes(shape: tuple[int, ...], precision: Precision, scheme: Scheme | None) -> int:
+    if len(shape) == 1:
+        return 4 * shape[0]  # norms and biases stay f32
+    if scheme is not None:
+        return scheme.bytes_of(*shape)
+    return shape[0] * shape[1] * (2 if precision is Precision.F16 else 4)

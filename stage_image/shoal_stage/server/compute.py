@@ -1,0 +1,217 @@
+"""The compute thread: loads the engine, then runs accepted frames one after the other, in the order they came.
+
+    event loop  --submit-->  inbox (SimpleQueue, a blocking get: no polling)  -->  this thread
+    event loop  <--call_soon_threadsafe--  Finished | Broken | Dead
+
+Everything that touches the engine or the sampler happens here and nowhere else. OpenVINO lets go of the GIL during a
+pass, so the event loop receives and sends while this thread computes. Whatever ends the thread is reported: a stage
+whose compute thread is gone must say so and die, not answer health checks for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+from shoal.errors import ShoalError, StageError
+from shoal.wire.codec import encode_frame, encode_result
+from shoal.wire.errors import StageFailed
+from shoal.wire.messages import DType, Frame, Release, StageTiming, Step, StepResult
+from shoal.wire.stage_pb2 import Frame as FrameMessage
+from shoal.wire.stage_pb2 import StepResult as ResultMessage
+from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.sampler import Sampler
+
+Outgoing = FrameMessage | ResultMessage | None
+"""What leaves the stage for one frame; None where the ring ends with nothing to say (a release on the last stage)."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One epoch as the compute thread sees it. `over` is set by the event loop; its frames are dropped from then on.
+
+    `send_us` is what the outlet last measured; it is only reported, so a torn read does no harm.
+    """
+
+    epoch: int
+    stage_index: int
+    hidden_dtype: DType
+    sampler: Sampler | None
+    over: bool = False
+    send_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    work: Work
+    frame: Frame
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    seqs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    reached: asyncio.Event
+
+
+class Listener(Protocol):
+    """Who hears of what the thread did. All calls are made on the event loop."""
+
+    def loaded(self, engine: Engine) -> None:
+        """The engine is ready."""
+        ...
+
+    def finished(self, work: Work, message: Outgoing) -> None:
+        """A frame is done; `message` goes to the next hop or to the router."""
+        ...
+
+    def broken(self, work: Work, error: StageError) -> None:
+        """A frame could not be run: its epoch is over, the stage is not."""
+        ...
+
+    def dead(self, error: ShoalError) -> None:
+        """The thread ended on its own: the stage is over."""
+        ...
+
+
+class ComputeThread:
+    """Invariant: between `start` and `stop` either the thread runs or `dead` was, or is about to be, called."""
+
+    def __init__(self, load: Callable[[], Engine], listener: Listener) -> None:
+        self._load = load
+        self._listener = listener
+        self._inbox: SimpleQueue[_Run | _Free | _Mark | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._main, name="compute", daemon=True)
+        self._stopping = False
+        self._busy_since: float | None = None
+        self._done = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._thread.start()
+
+    def submit(self, work: Work, frame: Frame) -> None:
+        """Queue an accepted frame."""
+        self._inbox.put(_Run(work, frame, time.perf_counter()))
+
+    def free(self, seqs: tuple[int, ...]) -> None:
+        """Queue the release of what an epoch that is over still holds."""
+        self._inbox.put(_Free(seqs))
+
+    async def settled(self, timeout: float) -> None:
+        """Wait until everything queued so far is done or dropped; give up after `timeout` seconds."""
+        mark = _Mark(asyncio.Event())
+        self._inbox.put(mark)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await mark.reached.wait()
+
+    def busy_seconds(self) -> float:
+        """How long the step in hand has been running; 0 when none is."""
+        since = self._busy_since
+        return 0.0 if since is None else time.perf_counter() - since
+
+    @property
+    def ident(self) -> int | None:
+        """The thread's id while it runs."""
+        return self._thread.ident if self._thread.is_alive() else None
+
+    async def stop(self, timeout: float) -> bool:
+        """Finish the step in hand, drop what is queued, close the engine. False when that took too long."""
+        self._stopping = True
+        self._inbox.put(None)
+        try:
+            await asyncio.wait_for(self._done.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def _main(self) -> None:
+        error: ShoalError | None = None
+        try:
+            engine = self._load()
+            try:
+                self._tell(self._listener.loaded, engine)
+                self._serve(engine)
+            finally:
+                engine.close()
+        except ShoalError as known:
+            error = known
+        except BaseException as unknown:  # noqa: BLE001 - nothing may end this thread unheard; the stage dies of it
+            error = StageFailed(f"the compute thread ended: {type(unknown).__name__}: {unknown}")
+        finally:
+            if not self._stopping:
+                self._tell(self._listener.dead, error or StageFailed("the compute thread ended without an error"))
+            self._tell(self._done.set)
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _serve(self, engine: Engine) -> None:
+        ended = time.perf_counter()
+        while (job := self._inbox.get()) is not None and not self._stopping:
+            if isinstance(job, _Free):
+                engine.release(job.seqs)
+            elif isinstance(job, _Mark):
+                self._tell(job.reached.set)
+            elif not job.work.over:
+                started = time.perf_counter()
+                self._busy_since = started
+                try:
+                    message = self._run(engine, job, started, idle=max(0.0, job.arrived - ended))
+                except StageError as error:
+                    if isinstance(error, StageFailed):
+                        raise
+                    self._tell(self._listener.broken, job.work, error)
+                else:
+                    self._tell(self._listener.finished, job.work, message)
+                self._busy_since = None
+                ended = time.perf_counter()
+
+    @staticmethod
+    def _run(engine: Engine, job: _Run, started: float, idle: float) -> Outgoing:
+        work, frame = job.work, job.frame
+        body = frame.body
+        if isinstance(body, Release):
+            engine.release(body.seqs)
+            if work.sampler is not None:
+                work.sampler.release(body.seqs)
+                return None
+            return encode_frame(frame)
+        if not isinstance(body, Step):
+            if work.sampler is None:
+                return encode_frame(frame)
+            return encode_result(StepResult(epoch=frame.epoch, number=frame.number, heartbeat=body.nonce))
+        output = engine.run(body.rows, body.hidden)
+        outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
+        timing = StageTiming(
+            stage=work.stage_index,
+            compute_us=_microseconds(time.perf_counter() - started),
+            queue_us=_microseconds(started - job.arrived),
+            idle_us=_microseconds(idle),
+            send_us=work.send_us,
+        )
+        timings = (*body.timings, timing)
+        if work.sampler is not None:
+            return encode_result(StepResult(frame.epoch, frame.number, outcomes, timings))
+        onward = Frame(frame.epoch, frame.number, Step(body.rows, output, timings))
+        return encode_frame(onward, work.hidden_dtype)
+
+
+def _microseconds(seconds: float) -> int:
+    return min(int(seconds * 1e6), 0xFFFFFFFF)

@@ -1,0 +1,102 @@
+"""The hop to the next stage: one channel, one Run stream and its credits, for one epoch.
+
+Opening it compares the two stages: neighbours that hold different models, or were built from different versions, would
+compute plausible nonsense together, so they refuse each other with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from grpc.aio import EOF  # type: ignore[attr-defined]
+
+from shoal.errors import StageError
+from shoal.wire.codec import decode_description
+from shoal.wire.errors import DigestMismatch, StageUnreachable, WrongPlace, from_rpc_error
+from shoal.wire.messages import StageDescription
+from shoal.wire.stage_pb2 import DescribeRequest
+from shoal.wire.stage_pb2_grpc import StageStub
+from shoal_stage.server.compute import Outgoing
+from shoal_stage.server.transport import channel_options
+
+CONNECT_SECONDS = 5.0
+
+
+def check_neighbours(mine: StageDescription, other: StageDescription, where: str) -> None:
+    """Refuse a next stage that does not continue this one: other model, gap in the blocks, other versions."""
+    if other.model_digest != mine.model_digest:
+        raise DigestMismatch(
+            f"next stage at {where} holds model {other.model_digest[:12]}…, this one {mine.model_digest[:12]}…"
+        )
+    if other.block_start != mine.block_end:
+        raise WrongPlace(f"next stage at {where} starts at block {other.block_start}, block {mine.block_end} is due")
+    if other.exact != mine.exact:
+        raise WrongPlace(f"next stage at {where} has exact={other.exact}, this one exact={mine.exact}")
+    for name in sorted(mine.versions.keys() | other.versions.keys()):
+        here, there = mine.versions.get(name, "missing"), other.versions.get(name, "missing")
+        if here != there:
+            raise WrongPlace(f"next stage at {where} runs {name} {there}, this one {here}: run the same on every node")
+
+
+class NextHop:
+    """Invariant: at most as many frames are on their way to the next stage as it gave credit for."""
+
+    def __init__(self, address: str, max_frame_bytes: int) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=channel_options(max_frame_bytes))
+        self._stub: Any = StageStub(self._channel)  # type: ignore[no-untyped-call]
+        self._call = self._stub.Run()
+        self._credits = 0
+        self._granted = asyncio.Event()
+
+    async def connect(self, mine: StageDescription) -> None:
+        """Compare the stages and wait for the first credit. Raises a StageError within CONNECT_SECONDS."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                message = await self._stub.Describe(DescribeRequest(), wait_for_ready=True)
+                check_neighbours(mine, decode_description(message), self.address)
+                await self._read_credit()
+        except TimeoutError:
+            raise StageUnreachable(
+                f"next stage at {self.address} did not answer within {CONNECT_SECONDS:.0f} s: is it running?"
+            ) from None
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.address) from None
+
+    async def watch(self) -> StageError:
+        """Take credits in until the stream ends; returns why it ended."""
+        try:
+            while await self._read_credit():
+                pass
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error, self.address)
+        return StageUnreachable(f"next stage at {self.address} ended the stream")
+
+    async def write(self, message: Outgoing) -> None:
+        """Send one frame as soon as there is credit for it. A broken stream waits: `watch` knows why it broke."""
+        while self._credits == 0:
+            self._granted.clear()
+            await self._granted.wait()
+        self._credits -= 1
+        try:
+            await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Let go of the connection; never waits for the other side."""
+        self._call.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._channel.close(None)
+
+    async def _read_credit(self) -> bool:
+        message = await self._call.read()
+        if message is EOF:
+            return False
+        self._credits += message.frames
+        self._granted.set()
+        return True

@@ -1,0 +1,175 @@
+"""One epoch on this stage: frames in, messages out, credits back. Lives on the event loop.
+
+    upstream --Run--> Place (checks) --> compute thread --> outbox --> next hop | Results
+                 <--------------- Credit, once the frame's message has left ----------------
+
+A frame's credit returns only when its message has left the stage: so the number of frames that a stage holds, waiting
+or computed, never exceeds the window, and a slow reader slows down everyone before it instead of filling memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from shoal.errors import StageError
+from shoal.wire.errors import InvalidFrame, StaleEpoch, WrongPlace
+from shoal.wire.messages import DType, Frame
+from shoal.wire.stage_pb2 import Credit
+from shoal_stage.sample.sampler import Sampler
+from shoal_stage.server.compute import ComputeThread, Outgoing, Work
+from shoal_stage.server.place import Held, Place
+
+WINDOW = 16
+_GRANT_AT = 4  # credits go back in handfuls: a message a frame would cost each hop a wake-up of the upstream
+
+T = TypeVar("T")
+Write = Callable[[Outgoing], Awaitable[None]]
+
+
+class Session:
+    """Invariant: once `ended` is set, nothing of this epoch is accepted, computed or sent any more."""
+
+    def __init__(self, epoch: int, stage_index: int, hidden_dtype: DType, held: Held, compute: ComputeThread) -> None:
+        self.place = Place(epoch, held)
+        self.work = Work(epoch, stage_index, hidden_dtype, Sampler() if held.last else None)
+        self.error: StageError | None = None
+        self.ended = asyncio.Event()
+        self._compute = compute
+        self._outbox: asyncio.Queue[Outgoing] = asyncio.Queue()
+        self._inside = 0
+        self._returned = 0
+        self._grant = asyncio.Event()
+        self._attached = asyncio.Event()
+        self._detached = asyncio.Event()
+        self._has_reader = False
+
+    @property
+    def inside(self) -> int:
+        """Frames that were accepted and whose message has not left yet."""
+        return self._inside
+
+    def accept(self, frame: Frame) -> None:
+        """Check a frame and queue it. Raises what Place.accept raises, and InvalidFrame beyond the window."""
+        if self.error is not None:
+            raise self.error
+        if self._inside >= WINDOW:
+            raise InvalidFrame(f"frame {frame.number} came without credit: {WINDOW} frames are in flight already")
+        self.place.accept(frame)
+        self._inside += 1
+        self._compute.submit(self.work, frame)
+
+    def finished(self, message: Outgoing) -> None:
+        """The compute thread is done with the oldest frame."""
+        if self.error is None:
+            self._outbox.put_nowait(message)
+
+    def end(self, error: StageError) -> None:
+        """End the epoch: every stream of it ends with `error`, and its sequences are freed."""
+        if self.error is not None:
+            return
+        self.error = error
+        self.work.over = True
+        self._compute.free(self.place.live)
+        self.ended.set()
+
+    async def credits(self, write: Callable[[Credit], Awaitable[None]]) -> None:
+        """Hand credits back to the upstream for as long as its stream lives."""
+        while True:
+            await self._grant.wait()
+            self._grant.clear()
+            count, self._returned = self._returned, 0
+            await write(Credit(frames=count))
+
+    async def send(self, write: Write) -> None:
+        """Write what is computed, in order, until cancelled. One sender at a time."""
+        while True:
+            message = await self._outbox.get()
+            if message is not None:
+                started = time.perf_counter()
+                await write(message)
+                self.work.send_us = int((time.perf_counter() - started) * 1e6)
+            self._outbox.task_done()
+            self._left()
+
+    async def flushed(self, timeout: float) -> None:
+        """Wait until everything computed has left; give up after `timeout` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._outbox.join()
+
+    def require_last(self) -> None:
+        """Raises WrongPlace unless tokens are drawn here."""
+        if self.work.sampler is None:
+            raise WrongPlace("results come from the last stage of the pipeline; this one is not the last")
+
+    @contextmanager
+    def upstream(self) -> Iterator[None]:
+        """The one stream that feeds this epoch. Raises WrongPlace when there is one already."""
+        if self._attached.is_set():
+            raise WrongPlace(f"epoch {self.work.epoch} already has an upstream")
+        self._attached.set()
+        self._detached.clear()
+        try:
+            yield
+        finally:
+            self._attached.clear()
+            self._detached.set()
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """The one stream that takes this epoch's results. Raises WrongPlace when there is one already."""
+        if self._has_reader:
+            raise WrongPlace(f"the results of epoch {self.work.epoch} are being read already")
+        self._has_reader = True
+        try:
+            yield
+        finally:
+            self._has_reader = False
+
+    async def abandoned(self, patience: float) -> None:
+        """Return when the upstream has left and stayed away for `patience` seconds."""
+        while True:
+            await self._detached.wait()
+            try:
+                async with asyncio.timeout(patience):
+                    await self._attached.wait()
+            except TimeoutError:
+                return
+
+    async def until_ended(self, work: Awaitable[T]) -> T:
+        """Await `work`; raises the epoch's error as soon as the epoch ends."""
+        if self.error is not None:
+            raise self.error
+        task = asyncio.ensure_future(work)
+        ended = asyncio.ensure_future(self.ended.wait())
+        try:
+            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if self.error is not None:
+                raise self.error
+            return task.result()
+        finally:
+            for each in (task, ended):
+                each.cancel()
+            await asyncio.gather(task, ended, return_exceptions=True)
+
+    def _left(self) -> None:
+        self._inside -= 1
+        self._returned += 1
+        if self._returned >= _GRANT_AT:
+            self._grant.set()
+
+
+def session_of(session: Session | None, epoch: int) -> Session:
+    """The session if it serves `epoch`. Raises StaleEpoch for older epochs, WrongPlace for ones not opened yet."""
+    current = 0 if session is None else session.work.epoch
+    if session is None or epoch > current:
+        raise WrongPlace(f"epoch {epoch} was not opened on this stage")
+    if epoch < current:
+        raise StaleEpoch(f"epoch {epoch} is over: this stage serves epoch {current}")
+    if session.error is not None:
+        raise session.error
+    return session

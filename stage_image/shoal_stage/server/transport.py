@@ -1,0 +1,45 @@
+"""gRPC options of both sides of a hop: message sizes, and how soon a peer that vanished is noticed.
+
+A power cut sends no RST: without keepalive a call waits for minutes (grpc#32095). Both sides ping, so that a stage
+drops an upstream that is gone just as an upstream drops a stage.
+"""
+
+from __future__ import annotations
+
+KEEPALIVE_SECONDS = 5.0
+KEEPALIVE_TIMEOUT_SECONDS = 4.0
+FRAME_OVERHEAD_BYTES = 1 << 20  # rows, block tables and parameters beside the hidden states
+
+Options = list[tuple[str, int]]
+
+
+def _shared(max_frame_bytes: int) -> Options:
+    limit = max_frame_bytes + FRAME_OVERHEAD_BYTES
+    return [
+        ("grpc.max_receive_message_length", limit),
+        ("grpc.max_send_message_length", limit),
+        ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
+        ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def server_options(max_frame_bytes: int) -> Options:
+    """Options of a stage's server. A port that is in use is an error, not something to share."""
+    return [
+        *_shared(max_frame_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+def channel_options(max_frame_bytes: int) -> Options:
+    """Options of a channel to the next stage. Each channel has its own connection: a fresh epoch, a fresh socket."""
+    return [
+        *_shared(max_frame_bytes),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]

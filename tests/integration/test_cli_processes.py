@@ -1,0 +1,231 @@
+"""Managed processes and a local pipeline of tiny scripts: events, deaths, restarts, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import IntegrityError, ResourceError, StageError
+from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal_cli.local.pipeline import LocalPipeline
+from shoal_cli.local.process import ManagedProcess
+from shoal_cli.local.restarts import RESTARTS
+
+WAIT = "import signal; signal.pause()"
+READY = 'print(\'{"event": "ready"}\', flush=True)\n' + WAIT
+
+
+def say(**event: str) -> str:
+    return f"print({json.dumps(json.dumps(event))}, flush=True)\n"
+
+
+def script(*parts: str) -> list[str]:
+    return [sys.executable, "-S", "-c", "".join(parts)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie is dead, it only has not been collected yet.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def died(pid: int) -> None:
+    """Wait until the process is gone, by the kernel's own word for it."""
+    gone = asyncio.Event()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    asyncio.get_running_loop().add_reader(descriptor, gone.set)
+    await gone.wait()
+    asyncio.get_running_loop().remove_reader(descriptor)
+    os.close(descriptor)
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[object]:
+    made: list[ManagedProcess] = []
+
+    async def start(*parts: str, name: str = "stage 0") -> ManagedProcess:
+        made.append(ManagedProcess(name, script(*parts), tmp_path / "log", dict(os.environ)))
+        await made[-1].start()
+        return made[-1]
+
+    yield start
+    await asyncio.gather(*(one.stop(0) for one in made))
+
+
+async def test_events_are_read_and_everything_else_goes_to_the_log(process, tmp_path: Path) -> None:
+    child = await process(
+        "print('hello', flush=True)\n", say(event="listening", address="127.0.0.1:1"), say(event="ready"), WAIT
+    )
+    assert (await child.event("listening", 10))["address"] == "127.0.0.1:1"
+    await child.event("ready", 10)
+    assert "hello" in (tmp_path / "log").read_text()
+
+
+async def test_a_death_before_the_event_is_reported_with_its_last_words(process) -> None:
+    child = await process("import sys; sys.stderr.write('shoal: error: the model is broken\\n'); sys.exit(4)")
+    with pytest.raises(IntegrityError, match=r"stage 0 ended with exit code 4: the model is broken \(log: "):
+        await child.event("ready", 10)
+
+
+async def test_a_kill_is_reported_by_the_signal_s_name(process) -> None:
+    child = await process(say(event="listening"), WAIT)
+    await child.event("listening", 10)
+    child.kill()
+    with pytest.raises(StageError, match="was killed by SIGKILL"):
+        await child.event("ready", 10)
+
+
+async def test_an_event_that_does_not_come_is_an_error_at_its_deadline(process) -> None:
+    child = await process(WAIT)
+    with pytest.raises(StageError, match="stage 0 was not ready after 0 s"):
+        await child.event("ready", 0.05)
+
+
+async def test_stop_kills_what_ignores_sigterm_and_what_it_started(process) -> None:
+    child = await process(
+        "import os, signal, subprocess, sys\n",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+        f"grandchild = subprocess.Popen({script(WAIT)!r})\n",
+        'print(\'{"event": "started", "pid": %d}\' % grandchild.pid, flush=True)\n',
+        WAIT,
+    )
+    grandchild = (await child.event("started", 10))["pid"]
+    await child.stop(grace=0.1)
+    assert child.ended
+    async with asyncio.timeout(10):
+        await died(grandchild)
+
+
+async def test_a_grandchild_that_holds_stdout_does_not_keep_the_end_from_being_seen(process) -> None:
+    child = await process(
+        "import subprocess\n",
+        f"grandchild = subprocess.Popen({script(WAIT)!r})\n",
+        'print(\'{"event": "started", "pid": %d}\' % grandchild.pid, flush=True)\n',
+    )
+    await child.event("started", 10)
+    async with asyncio.timeout(10):
+        await child.wait()
+
+
+async def test_output_without_line_ends_and_binary_output_do_no_harm(process) -> None:
+    child = await process(
+        "import sys\n",
+        "sys.stdout.buffer.write(b'x' * 300_000 + b'\\n\\xff\\xfe{\\n{\"event\": 3}\\n')\n",
+        say(event="ready"),
+        WAIT,
+    )
+    await child.event("ready", 10)
+
+
+async def test_a_program_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
+    child = ManagedProcess("router", ["/nowhere/python"], tmp_path / "log", {})
+    with pytest.raises(ResourceError, match="router could not be started: /nowhere/python: No such file"):
+        await child.start()
+    await child.stop(0)
+
+
+SUM = MemorySum(weights=1, load_peak=0, kv=1, runtime=1)
+
+
+def plan(stages: int) -> Plan:
+    made = tuple(
+        StagePlan(index=n, node=f"local-{n}", device=Device.CPU, block_start=n, block_end=n + 1, memory=SUM)
+        for n in range(stages)
+    )
+    return Plan(pipelines=(PipelinePlan(index=0, stages=made),))
+
+
+class Scripts:
+    """Command lines of scripts that behave like stages and a router."""
+
+    def __init__(self, stages: dict[int, str] | None = None, router: str = "") -> None:
+        self.listens: list[str] = []
+        self._stages = stages or {}
+        self._router = router or say(event="listening", url="http://127.0.0.1:1") + READY
+
+    def stage(self, stage: StagePlan, listen: str) -> list[str]:
+        self.listens.append(listen)
+        return script(
+            say(event="listening", address=f"127.0.0.1:{9000 + stage.index}"), self._stages.get(stage.index, READY)
+        )
+
+    def router(self, plan: Path) -> list[str]:
+        return script(self._router)
+
+
+async def test_start_writes_the_plan_with_the_addresses_and_stop_leaves_no_process(tmp_path: Path) -> None:
+    async with LocalPipeline(plan(3), Scripts(), tmp_path, load_deadline=10) as pipeline:
+        assert await pipeline.start() == "http://127.0.0.1:1"
+        written = Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
+        pids = pipeline.pids
+        assert len(pids) == 4
+        assert all(map(alive, pids))
+    assert [stage.address for stage in written.pipelines[0].stages] == [f"127.0.0.1:{9000 + n}" for n in range(3)]
+    assert not any(map(alive, pids))
+
+
+async def test_a_stage_that_dies_while_another_still_loads_ends_the_start_at_once(tmp_path: Path) -> None:
+    scripts = Scripts(stages={0: "raise SystemExit('shoal: error: no luck')", 1: WAIT})
+    async with asyncio.timeout(30), LocalPipeline(plan(2), scripts, tmp_path, load_deadline=600) as pipeline:
+        with pytest.raises(StageError, match="stage 0 ended with exit code 1: no luck"):
+            await pipeline.start()
+        pids = pipeline.pids
+    assert not any(map(alive, pids))
+
+
+async def test_a_router_that_dies_while_the_stages_load_ends_the_start(tmp_path: Path) -> None:
+    scripts = Scripts(stages={0: WAIT}, router="raise SystemExit(5)")
+    async with asyncio.timeout(30), LocalPipeline(plan(1), scripts, tmp_path, load_deadline=600) as pipeline:
+        with pytest.raises(ResourceError, match="router ended with exit code 5"):
+            await pipeline.start()
+
+
+async def test_a_dead_stage_is_started_again_under_its_old_address(tmp_path: Path) -> None:
+    scripts, reports = Scripts(), asyncio.Queue[str]()
+    async with LocalPipeline(plan(2), scripts, tmp_path, load_deadline=10) as pipeline:
+        await pipeline.start()
+        watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
+        os.kill(pipeline.pids[1], 9)
+        async with asyncio.timeout(20):
+            assert "stage 1 was killed by SIGKILL" in await reports.get()
+            assert await reports.get() == "stage 1 is ready again"
+        assert scripts.listens[-1] == "127.0.0.1:9001"
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_stage_that_keeps_dying_ends_the_run(tmp_path: Path) -> None:
+    reports = asyncio.Queue[str]()
+    async with asyncio.timeout(60), LocalPipeline(plan(1), Scripts(), tmp_path, load_deadline=10) as pipeline:
+        await pipeline.start()
+        watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
+        for _ in range(RESTARTS):
+            os.kill(pipeline.pids[0], 9)
+            assert "starting it again" in await reports.get()
+            assert await reports.get() == "stage 0 is ready again"
+        os.kill(pipeline.pids[0], 9)
+        with pytest.raises(StageError, match="stage 0 was killed by SIGKILL"):
+            await watching
+        pids = pipeline.pids
+    assert not any(map(alive, pids))
+
+
+async def test_work_is_given_up_when_a_process_dies(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), LocalPipeline(plan(1), Scripts(), tmp_path, load_deadline=10) as pipeline:
+        await pipeline.start()
+        work = asyncio.create_task(pipeline.while_alive(asyncio.Event().wait()))
+        os.kill(pipeline.pids[0], 9)
+        with pytest.raises(StageError, match="stage 0 was killed by SIGKILL"):
+            await work

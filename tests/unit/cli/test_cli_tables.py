@@ -1,0 +1,149 @@
+"""Tables, command lines, questions and ports: what is shown and what is started."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shoal.errors import ResourceError, UsageError
+from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
+from shoal_cli.asking import Question
+from shoal_cli.local.launch import LocalCommands, threads_for
+from shoal_cli.local.machine import this_machine
+from shoal_cli.ports import check_port
+from shoal_cli.tables import holds, plan_table, timing_table
+
+
+def stage(index: int, start: int, end: int) -> StagePlan:
+    memory = MemorySum(weights=3 * 2**20, load_peak=2**20, kv=2**21, runtime=2**28)
+    return StagePlan(
+        index=index,
+        node=f"local-{index}",
+        device=Device.CPU,
+        block_start=start,
+        block_end=end,
+        memory=memory,
+        step_ms=2.5,
+    )
+
+
+def printed(table: object) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(table)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "words"),
+    [
+        (0, 32, "embedding, layers 0-29, head"),
+        (0, 16, "embedding, layers 0-14"),
+        (16, 32, "layers 15-29, head"),
+        (0, 1, "embedding"),
+        (0, 2, "embedding, layer 0"),
+        (31, 32, "head"),
+        (30, 32, "layer 29, head"),
+        (5, 6, "layer 4"),
+    ],
+)
+def test_what_a_stage_holds_in_words(start: int, end: int, words: str) -> None:
+    assert holds(stage(0, start, end), layers=30) == words
+
+
+def test_the_plan_shows_every_term_of_the_sum() -> None:
+    text = printed(plan_table(PipelinePlan(index=0, stages=(stage(0, 0, 16), stage(1, 16, 32))), 30, "plan"))
+    row = next(line for line in text.splitlines() if "layers 15-29" in line)
+    for cell in ("local-1", "CPU", "3.0 MiB", "+1.0 MiB", "2.0 MiB", "256.0 MiB", "261.0 MiB", "2.5"):
+        assert cell in row
+
+
+def test_timings_are_the_difference_of_two_statuses_per_step() -> None:
+    before = {"steps": 10, "timings": [{"stage": 0, "compute_us": 5000, "idle_us": 1000, "queue_us": 0, "send_us": 0}]}
+    after = {
+        "steps": 30,
+        "timings": [{"stage": 0, "compute_us": 65000, "idle_us": 21000, "queue_us": 4000, "send_us": 200}],
+    }
+    row = printed(timing_table(before, after)).splitlines()[-2]
+    assert row.split() == ["0", "3.00", "ms", "1.00", "ms", "0.20", "ms", "0.01", "ms", "75%"]
+
+
+def test_without_steps_there_is_nothing_to_show() -> None:
+    assert timing_table({"steps": 3, "timings": []}, {"steps": 3, "timings": []}) is None
+
+
+COMMANDS = LocalCommands(
+    model=Path("/models/m"),
+    openvino_cache=Path("/cache"),
+    host="127.0.0.1",
+    port=8000,
+    served_names=("a", "b"),
+    streams=4,
+    max_context=2048,
+    threads=1,
+    exact=True,
+    engine="stateful",
+)
+
+
+def test_a_stage_s_command_line() -> None:
+    argv = COMMANDS.stage(stage(1, 16, 32), "127.0.0.1:0")
+    assert argv[:5] == [sys.executable, "-P", "-m", "shoal_stage", "serve"]
+    assert set(argv[5:]) == {
+        "--model=/models/m",
+        "--blocks=16:32",
+        "--device=CPU",
+        "--listen=127.0.0.1:0",
+        "--streams=4",
+        "--max-context=2048",
+        "--threads=1",
+        "--cache-dir=/cache",
+        "--engine=stateful",
+        "--exact",
+        "--die-with-parent",
+    }
+
+
+def test_the_router_s_command_line() -> None:
+    argv = COMMANDS.router(Path("/run/plan.json"))
+    assert argv[:4] == [sys.executable, "-P", "-m", "shoal_router"]
+    assert "--die-with-parent" in argv
+    assert [a for a in argv if a.startswith("--served-name")] == ["--served-name=a", "--served-name=b"]
+
+
+@pytest.mark.parametrize(("cores", "stages", "threads"), [(8, 2, 4), (8, 3, 2), (2, 3, 1), (1, 1, 1)])
+def test_stages_share_the_cores(cores: int, stages: int, threads: int) -> None:
+    assert threads_for(cores, stages) == threads
+
+
+def test_this_machine_has_memory_cores_and_a_cpu() -> None:
+    machine = this_machine()
+    assert 0 < machine.memory_free <= machine.memory_total
+    assert machine.cores >= 1
+    assert Device.CPU in machine.devices
+
+
+def test_a_model_without_chat_template_gets_a_completion() -> None:
+    chat = Question("hi", "m", 5, 0.0, chat=True)
+    plain = Question("hi", "m", 5, 0.0, chat=False)
+    assert chat.path == "/v1/chat/completions"
+    assert chat.body["messages"] == [{"role": "user", "content": "hi"}]
+    assert plain.path == "/v1/completions"
+    assert (plain.body["prompt"], plain.body["max_tokens"]) == ("hi", 5)
+
+
+def test_a_taken_port_is_named_with_the_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(UsageError, match="not an address of this machine"):
+        check_port("192.0.2.1", 8000)

@@ -1,0 +1,297 @@
+"""The step loop on a pipeline in memory: streams, cancellation, several steps in flight, lost pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from shoal.wire.errors import StageFailed, StageUnreachable
+from shoal.wire.messages import KvCapacity, SamplingParams
+from shoal_router.generation import (
+    ContextLengthExceeded,
+    FinishReason,
+    GenerationFailed,
+    GenerationRequest,
+    PipelineUnavailable,
+    QueueFull,
+)
+from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
+from shoal_router.step_loop import StepLoop, StepLoopSettings
+
+GREEDY = SamplingParams(temperature=0.0)
+QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=5.0)
+
+
+def ask(prompt, max_tokens=8, **kwargs):
+    return GenerationRequest("r", tuple(prompt), kwargs.pop("params", GREEDY), max_tokens, **kwargs)
+
+
+def answer(request, max_context=FAKE_CAPACITY.max_context):
+    ids = list(request.prompt)
+    end = min(len(ids) + (request.max_tokens or max_context), max_context)
+    while len(ids) < end:
+        ids.append(hashed_token(ids, request.params))
+        if ids[-1] in request.stop_token_ids:
+            break
+    return ids[len(request.prompt) :]
+
+
+@asynccontextmanager
+async def running(opener, settings=QUICK):
+    loop = StepLoop(opener, settings)
+    await loop.start()
+    try:
+        await loop.wait_ready(5)
+        yield loop
+    finally:
+        await loop.stop()
+
+
+async def collect(loop, request):
+    tokens, deltas = [], []
+    async for delta in loop.generate(request):
+        deltas.append(delta)
+        tokens += delta.tokens
+    assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+    return tokens, deltas[-1].finish
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0)
+
+
+class Latch:
+    """A gate that lets a counted number of steps through."""
+
+    def __init__(self):
+        self.free = asyncio.Semaphore(0)
+        self.waiting = 0
+
+    async def __call__(self, step):
+        self.waiting += 1
+        try:
+            await self.free.acquire()
+        finally:
+            self.waiting -= 1
+
+
+async def test_a_request_streams_its_tokens_and_ends_with_a_reason():
+    async with running(FakeOpener()) as loop:
+        request = ask([1, 2, 3], 5)
+        assert await collect(loop, request) == (answer(request), FinishReason.LENGTH)
+        full = answer(request)
+        stopped = ask([1, 2, 3], 5, stop_token_ids=frozenset({full[2]}))
+        assert await collect(loop, stopped) == (full[:3], FinishReason.STOP)
+
+
+async def test_the_answer_ends_at_the_context_and_a_prompt_beyond_it_is_refused():
+    capacity = KvCapacity(2, 8, 16, 64, 0, shares_blocks=False)
+    async with running(FakeOpener(capacity)) as loop:
+        request = ask([1] * 60, None)
+        tokens, finish = await collect(loop, request)
+        assert (tokens, finish) == (answer(request, 64), FinishReason.LENGTH)
+        assert len(tokens) == 4
+        with pytest.raises(ContextLengthExceeded, match=r"64 tokens.*64 tokens"):
+            await collect(loop, ask([1] * 64))
+
+
+async def test_no_token_is_drawn_when_none_is_asked_for():
+    async with running(FakeOpener()) as loop:
+        assert await collect(loop, ask([1], 0)) == ([], FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("stages", [1, 3])
+async def test_random_requests_with_random_cancels_equal_their_solo_answers(stages, shares):
+    capacity = KvCapacity(sequences=6, blocks=20, block_size=4, max_context=64, bytes=0, shares_blocks=shares)
+    opener = FakeOpener(capacity, stages)
+    rng = random.Random(stages)
+    started = 0
+
+    async def client(loop, seed):
+        request = ask(rng.choices(range(3), k=rng.randint(1, 40)), rng.randint(1, 20), params=SamplingParams(seed=seed))
+        leave_after = rng.choice([None, None, 1, 3])
+        tokens: list[int] = []
+        async with aclosing(loop.generate(request)) as stream:
+            async for delta in stream:
+                tokens += delta.tokens
+                if leave_after is not None and len(tokens) >= leave_after:
+                    break
+        expected = answer(request, 64)
+        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+
+    async with running(opener) as loop:
+        async with asyncio.TaskGroup() as group:
+            for seed in range(100):
+                group.create_task(client(loop, seed))
+                started += 1
+                if seed % 7 == 0:
+                    await asyncio.sleep(0)
+        pipeline = opener.opened[0]
+        await until(lambda: not any(pipeline.held))
+        load = loop._scheduler.load
+        assert (load.running, load.waiting, load.free_blocks) == (0, 0, load.blocks)
+        loop._scheduler.check_integrity()
+        assert pipeline.most_in_flight >= stages
+        status = loop.status()
+        assert status.steps > 0
+        assert [timing.compute_us for timing in status.timings] == [1000 * status.steps] * stages
+
+
+async def test_as_many_steps_as_stages_are_in_flight():
+    latch = Latch()
+    opener = FakeOpener(stages=3, gate=latch)
+    async with running(opener) as loop, asyncio.TaskGroup() as group:
+        for seed in range(6):
+            group.create_task(collect(loop, ask([seed], 4)))
+        await until(lambda: opener.opened[0].most_in_flight >= 3)
+        for _ in range(60):
+            latch.free.release()
+
+
+async def test_case_69_a_client_that_leaves_frees_its_memory_on_every_stage():
+    latch = Latch()
+    opener = FakeOpener(stages=3, gate=latch)
+    async with running(opener) as loop:
+        stream = loop.generate(ask([1, 2, 3], 400))
+        for _ in range(5):
+            latch.free.release()
+            await anext(stream)
+        pipeline = opener.opened[0]
+        assert all(pipeline.held)
+        await stream.aclose()
+        latch.free.release()  # the one step that was in flight
+        await until(lambda: not any(pipeline.held))
+        assert loop.status().running == 0
+        load = loop._scheduler.load
+        assert load.free_blocks == load.blocks
+
+
+async def test_a_cancelled_task_frees_its_sequence():
+    opener = FakeOpener()
+    async with running(opener) as loop:
+        task = asyncio.create_task(collect(loop, ask([1, 2, 3], 400)))
+        await until(lambda: any(opener.opened[0].held))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: not any(opener.opened[0].held))
+
+
+async def test_a_full_queue_refuses_with_a_time_to_retry():
+    latch = Latch()
+    capacity = KvCapacity(1, 32, 16, 512, 0, shares_blocks=True)
+    settings = StepLoopSettings(max_waiting=1)
+    async with running(FakeOpener(capacity, gate=latch), settings) as loop:
+        tasks = [asyncio.create_task(collect(loop, ask([seed], 2))) for seed in range(2)]
+        await until(lambda: loop.status().waiting == 1)
+        with pytest.raises(QueueFull) as refused:
+            await collect(loop, ask([9]))
+        assert refused.value.retry_after >= 1
+        for _ in range(8):
+            latch.free.release()
+        await asyncio.gather(*tasks)
+
+
+async def test_case_9_a_lost_pipeline_is_opened_again_and_the_streams_go_on_with_the_same_tokens():
+    opener = FakeOpener(stages=2)
+    async with running(opener) as loop:
+        requests = [ask([seed, 7], 30, params=SamplingParams(seed=seed)) for seed in range(4)]
+        tasks = [asyncio.create_task(collect(loop, request)) for request in requests]
+        for lost in range(2):
+            await until(lambda lost=lost: len(opener.opened) > lost and opener.opened[lost].most_in_flight > 1)
+            await until(lambda lost=lost: loop.status().steps > 5)
+            opener.failures.extend([StageUnreachable("stage at b cannot be reached")] * 2)
+            opener.opened[lost].break_off(StageFailed("stage at b failed"))
+        assert await asyncio.gather(*tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert loop.status().epoch == 3
+        assert opener.opened[0].closed
+        assert opener.opened[1].closed
+
+
+async def test_requests_fail_with_the_reason_when_the_pipeline_is_lost_too_often():
+    opener = FakeOpener()
+    settings = StepLoopSettings(backoff=0.001, recovery_attempts=1)
+    async with running(opener, settings) as loop:
+        task = asyncio.create_task(collect(loop, ask([1], 400)))
+        for lost in range(2):
+            await until(lambda lost=lost: len(opener.opened) > lost and any(opener.opened[lost].held))
+            opener.opened[lost].break_off(StageFailed("stage at b failed: out of memory"))
+        with pytest.raises(GenerationFailed, match="stage at b failed: out of memory"):
+            await task
+        await until(lambda: len(opener.opened) == 3 and loop.status().ready)
+        request = ask([5], 4)
+        assert (await collect(loop, request))[0] == answer(request)
+
+
+async def test_requests_fail_when_the_pipeline_does_not_come_back_in_time_and_new_ones_are_refused():
+    opener = FakeOpener()
+    settings = StepLoopSettings(backoff=0.001, longest_backoff=0.01, recovery_seconds=0.05)
+    async with running(opener, settings) as loop:
+        task = asyncio.create_task(collect(loop, ask([1], 400)))
+        await until(lambda: any(opener.opened[0].held))
+        opener.failures.extend([StageUnreachable("stage at b cannot be reached")] * 30)
+        opener.opened[0].break_off(StageFailed("gone"))
+        await until(lambda: not loop.status().ready)
+        with pytest.raises(PipelineUnavailable, match="no pipeline is open") as refused:
+            await collect(loop, ask([2]))
+        assert refused.value.retry_after > 0
+        with pytest.raises(GenerationFailed, match="stage at b cannot be reached"):
+            await task
+        await loop.wait_ready(5)  # the service is back without a restart
+        assert len(await collect(loop, ask([2], 3))) == 2
+
+
+async def test_a_defect_fails_the_requests_and_the_loop_goes_on(caplog):
+    opener = FakeOpener()
+
+    def broken(ids, params):
+        if ids[0] == 13:
+            raise ZeroDivisionError("a defect")
+        return hashed_token(ids, params)
+
+    opener.next_token = broken
+    async with running(opener) as loop:
+        with pytest.raises(GenerationFailed, match="ZeroDivisionError"):
+            await collect(loop, ask([13]))
+        await loop.wait_ready(5)
+        request = ask([1], 4)
+        assert (await collect(loop, request))[0] == answer(request)
+    assert "met a defect" in caplog.text
+
+
+async def test_stopping_fails_what_runs_and_closes_the_pipeline():
+    opener = FakeOpener(gate=Latch())
+    async with running(opener) as loop:
+        task = asyncio.create_task(collect(loop, ask([1])))
+        await until(lambda: loop.status().running == 1)
+        await loop.stop()
+        with pytest.raises(GenerationFailed, match="stopping"):
+            await task
+        assert opener.opened[0].closed
+        with pytest.raises(PipelineUnavailable):
+            await collect(loop, ask([1]))
+
+
+async def test_case_28_requests_are_refused_with_the_reason_while_the_stages_load():
+    opener = FakeOpener(failures=deque([StageUnreachable("stage at a cannot be reached")]))
+    settings = StepLoopSettings(backoff=0.05)
+    loop = StepLoop(opener, settings)
+    await loop.start()
+    try:
+        with pytest.raises(PipelineUnavailable):
+            await collect(loop, ask([1]))
+        await until(lambda: "cannot be reached" in loop.status().detail)
+        assert not loop.status().ready
+        with pytest.raises(PipelineUnavailable, match="cannot be reached"):
+            await loop.wait_ready(0)
+        await loop.wait_ready(5)
+        assert loop.status().ready
+    finally:
+        await loop.stop()
