@@ -20,6 +20,7 @@ from testcluster import binaries
 from testcluster.api import Api
 from testcluster.audit import AuditLog
 from testcluster.control_plane import ControlPlane, running
+from testcluster.crds import install_crd
 from testcluster.kubectl import Command
 from testcluster.kubelet import Kubelet
 from testcluster.nodes import Nodes
@@ -119,6 +120,12 @@ def namespace(request: pytest.FixtureRequest, admin: Api) -> Iterator[str]:
     )
     yield name
     admin.delete("v1", "namespaces", name)
+
+
+@pytest.fixture(scope="session")
+def crd(admin: Api) -> str:
+    """The ShardedModel's CRD of crds/, ready to use; returns its name."""
+    return install_crd(admin, (ROOT / "crds").glob("*.yaml"))
 
 
 @pytest.fixture
