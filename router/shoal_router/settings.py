@@ -6,16 +6,23 @@ request beyond one is refused with its name and size.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shoal.errors import UsageError
 
 
 class ApiSettings(BaseModel):
-    """What the API is called and what it accepts. The first served name is the one that answers carry by default."""
+    """What the API is called and what it accepts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     served_names: tuple[str, ...] = Field(min_length=1)
-    # OpenAI's edge and most proxies close a connection that was silent for a minute or less.
+    # Many proxies close a connection that was silent for a minute.
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
     max_messages: int = Field(default=4096, ge=1)
@@ -24,3 +31,63 @@ class ApiSettings(BaseModel):
     # OpenAI takes 4; agents and editors send more.
     max_stops: int = Field(default=16, ge=1)
     max_stop_chars: int = Field(default=256, ge=1)
+
+
+class RouterSettings(BaseModel):
+    """The process: where it listens, which plan and model it serves, how long it waits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    plan: Path
+    model: Path
+    host: str
+    port: int = Field(ge=0, le=65535, description="0: any free port")
+    served_names: tuple[str, ...] = Field(default=(), description="empty: the model directory's own name")
+    max_queue: int = Field(default=256, ge=0)
+    prefill_chunk: int = Field(default=256, ge=1)
+    keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
+    grace_seconds: float = Field(default=25.0, ge=0, description="SIGTERM: how long running answers may take to end")
+    die_with_parent: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see python -m shoal_router --help)")
+
+
+def parse_arguments(argv: Sequence[str]) -> RouterSettings:
+    """The settings on a command line. Raises UsageError with the option's name."""
+    defaults = {name: field.default for name, field in RouterSettings.model_fields.items()}
+    parser = _Parser(prog="python -m shoal_router", description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--plan", required=True, type=Path, help="plan.json")
+    parser.add_argument("--model", required=True, type=Path, metavar="DIR", help="model directory")
+    parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default %(default)s")
+    parser.add_argument("--served-name", action="append", default=[], metavar="NAME", help="may be repeated")
+    for name, what in (
+        ("max_queue", "requests that may wait; more get 429"),
+        ("prefill_chunk", "tokens of a prompt in one step"),
+        ("keep_alive_seconds", "longest silence in a stream"),
+        ("grace_seconds", "how long running answers may take to end after SIGTERM"),
+    ):
+        kind = type(defaults[name])
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(
+            option, type=kind, default=defaults[name], metavar="N", help=f"{what} (default %(default)s)"
+        )
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
+    options = vars(parser.parse_args(argv))
+    host, port = split_address(options.pop("listen"))
+    try:
+        return RouterSettings(host=host, port=port, served_names=tuple(options.pop("served_name")), **options)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-")
+        raise UsageError(f"argument {option}: {first['msg']}") from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises UsageError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"argument --listen: {address!r} is not HOST:PORT, such as 127.0.0.1:8000")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -56,7 +57,7 @@ def _add_generation(app: FastAPI, served: Served) -> None:
 
 def _add_models(app: FastAPI, served: Served) -> None:
     def model(name: str) -> dict[str, Any]:
-        context = served.generator.status().max_context
+        context = served.generator.status().max_context or None  # not known before a pipeline was open
         # max_model_len is vLLM's name for it; clients that cut histories to fit look for it there.
         return {"id": name, "object": "model", "created": served.created, "owned_by": "shoal", "max_model_len": context}
 
@@ -79,16 +80,15 @@ def _add_health(app: FastAPI, served: Served) -> None:
     @app.get("/health/ready")
     async def ready() -> JSONResponse:
         status = served.generator.status()
-        body = {
-            "status": "ok" if status.ready else "unavailable",
-            "detail": status.detail,
-            "epoch": status.epoch,
-            "running": status.running,
-            "waiting": status.waiting,
-        }
         if status.ready:
-            return JSONResponse(body)
-        return JSONResponse(body, status_code=503, headers={"Retry-After": "1"})
+            return JSONResponse({"status": "ok", "detail": status.detail})
+        unavailable = {"status": "unavailable", "detail": status.detail}
+        return JSONResponse(unavailable, status_code=503, headers={"Retry-After": "1"})
+
+    @app.get("/status")
+    async def status() -> dict[str, Any]:
+        """The step loop's account of itself: load, and where each stage's time went since the pipeline opened."""
+        return asdict(served.generator.status())
 
 
 def _add_error_handlers(app: FastAPI) -> None:

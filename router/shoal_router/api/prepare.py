@@ -143,6 +143,8 @@ def _check_limits(body: ChatRequest | CompletionRequest, choices: int, settings:
 
 def _check_context(prompt_tokens: int, answer_tokens: int | None, max_context: int, param: str) -> None:
     """Both must fit, as at OpenAI: an answer that ends early for lack of room is not what was asked for."""
+    if not max_context:  # no pipeline was open yet; the generator says so
+        return
     wanted = 1 if answer_tokens is None else answer_tokens
     if prompt_tokens + wanted > max_context:
         raise context_length_exceeded(prompt_tokens, max_context, param=param, answer_tokens=answer_tokens or 0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from shoal.errors import StageError
+from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
 from shoal.wire.errors import InvalidFrame, StageExhausted
 from shoal.wire.messages import (
     KvCapacity,
@@ -28,6 +29,7 @@ from shoal.wire.messages import (
     TokenLogprob,
 )
 from shoal_router.pipeline.interface import PipelineFacts, Progress
+from shoal_router.pipeline.plan_source import PlannedPipeline
 
 NextToken = Callable[[Sequence[int], SamplingParams], int]
 """The toy model: the ids at positions 0 … p and the sampling parameters give the id at p + 1."""
@@ -258,3 +260,21 @@ class FakeOpener:
         )
         self.opened.append(pipeline)
         return pipeline
+
+
+def planned_at(addresses: Sequence[str], ranges: Sequence[tuple[int, int]], digest: str | None) -> PlannedPipeline:
+    """The plan of stages that somebody has started already, with their block ranges and without their sums."""
+    nothing = MemorySum(weights=0, load_peak=0, kv=0, runtime=0)
+    stages = tuple(
+        StagePlan(
+            index=index,
+            node="here",
+            device=Device.CPU,
+            block_start=start,
+            block_end=end,
+            memory=nothing,
+            address=address,
+        )
+        for index, (address, (start, end)) in enumerate(zip(addresses, ranges, strict=True))
+    )
+    return PlannedPipeline(PipelinePlan(index=0, stages=stages), digest)

@@ -18,7 +18,7 @@ from shoal.wire.errors import CODES, ERROR_KEY, StageFailed
 _log = logging.getLogger(__name__)
 
 
-class Refusals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] - generic in its stubs only
+class Refusals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Maps what a method raises to a status. All methods are coroutines that write to their context."""
 
     async def intercept_service(

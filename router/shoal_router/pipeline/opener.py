@@ -1,0 +1,114 @@
+"""Opening a pipeline: wait for its stages, check that they fit, open them from the last to the first, prove the ring.
+
+    plan ──> Describe each (until READY) ──> check_fit ──> Open last … first ──> Results, Run ──> a heartbeat
+
+The plan is looked at again while stages are awaited: a planner that replaces a stage need not wait for the one that
+will never come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import grpc
+
+from shoal.wire.codec import decode_open_reply, encode_open
+from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
+from shoal.wire.messages import DType, OpenRequest, StageDescription
+from shoal.wire.stage_pb2 import ResultsRequest
+from shoal.wire.stage_pb2_grpc import StageStub
+from shoal_router.pipeline.fit import check_fit, next_epoch
+from shoal_router.pipeline.interface import PipelineFacts, Progress
+from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
+from shoal_router.pipeline.readiness import PlanChanged, Readiness
+from shoal_router.pipeline.ring import RingPipeline, RingTimes, close_channels
+from shoal_router.pipeline.transport import channel_options
+
+_OPEN_SECONDS = 10.0
+_BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2}
+
+
+@dataclass(slots=True)
+class RingOpener:
+    """`prefill_chunk` bounds the tokens of a step, and thus the frames that a hop must carry.
+
+    `hidden_dtype` None: F32 between exact stages, else BF16, which has the range of F32 at half the bytes.
+    """
+
+    source: PlanSource
+    prefill_chunk: int = 256
+    hidden_dtype: DType | None = None
+    times: RingTimes = field(default_factory=RingTimes)
+
+    async def open(self, *, deadline_seconds: float, progress: Progress) -> RingPipeline:
+        """See PipelineOpener.open."""
+        readiness: Readiness | None = None
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                while True:
+                    planned = self.source.read()
+                    readiness = Readiness(planned, self.source, progress)
+                    try:
+                        return await self._open(planned, readiness, progress)
+                    except PlanChanged:
+                        progress("the plan has changed: starting over with its stages")
+        except TimeoutError:
+            state = "no plan was read" if readiness is None else readiness.summary()
+            raise StageUnreachable(
+                f"the pipeline is not open after {max(deadline_seconds, 0):.0f} s: {state}"
+            ) from None
+
+    async def _open(self, planned: PlannedPipeline, readiness: Readiness, progress: Progress) -> RingPipeline:
+        # Hidden states go from stage to stage: only ids and descriptions cross the router's own channels.
+        channels = [grpc.aio.insecure_channel(address, options=channel_options(0)) for address in planned.addresses]
+        try:
+            stubs = [StageStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
+            found = await readiness.wait(stubs)
+            facts = PipelineFacts(
+                capacity=check_fit(planned, found),
+                epoch=next_epoch(found, time.time()),
+                stages=len(found),
+                model_digest=found[0].model_digest,
+                exact=found[0].exact,
+                addresses=planned.addresses,
+            )
+            progress(f"opening {facts.stages} stages in epoch {facts.epoch}")
+            for index in reversed(range(facts.stages)):
+                await self._open_stage(stubs[index], facts, found[index], index)
+            run, results = stubs[0].Run(), stubs[-1].Results(ResultsRequest(epoch=facts.epoch))
+            pipeline = RingPipeline(facts, channels, run, results, self.times)
+        except BaseException:
+            await close_channels(channels)
+            raise
+        try:
+            await pipeline.prove()
+        except BaseException:
+            await pipeline.close()
+            raise
+        return pipeline
+
+    async def _open_stage(self, stub: StageStub, facts: PipelineFacts, stage: StageDescription, index: int) -> None:
+        dtype = self.hidden_dtype
+        if dtype is None:
+            dtype = DType.F32 if facts.exact else DType.BF16
+        last = index + 1 == facts.stages
+        request = OpenRequest(
+            epoch=facts.epoch,
+            stage_index=index,
+            stages=facts.stages,
+            model_digest=facts.model_digest,
+            block_start=stage.block_start,
+            block_end=stage.block_end,
+            next_address="" if last else facts.addresses[index + 1],
+            hidden_dtype=dtype,
+            max_frame_bytes=(self.prefill_chunk + facts.capacity.sequences) * stage.hidden_size * _BYTES[dtype],
+        )
+        where = facts.addresses[index]
+        try:
+            reply = decode_open_reply(await stub.Open(encode_open(request), timeout=_OPEN_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, where) from None
+        if reply.epoch != facts.epoch:
+            raise WrongPlace(f"stage at {where} opened epoch {reply.epoch}, the pipeline is in epoch {facts.epoch}")

@@ -1,0 +1,76 @@
+"""Where the router learns which stages there are: plan.json, read anew whenever a pipeline is opened.
+
+The same document serves a file on one machine and a mounted ConfigMap in a cluster. Both are replaced by renaming, so
+a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from shoal.errors import PlanError
+from shoal.plan.document import PipelinePlan, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPipeline:
+    """The stages of one pipeline, each with its address; the model's digest if the plan names it."""
+
+    stages: PipelinePlan
+    model_digest: str | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """host:port of each stage, in order."""
+        return tuple(stage.address for stage in self.stages.stages)
+
+
+class PlanSource(Protocol):
+    """Gives the plan as it is now."""
+
+    def read(self) -> PlannedPipeline:
+        """Raises PlanError when there is no plan that can be used."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """One pipeline of a plan.json."""
+
+    path: Path
+    pipeline: int = 0
+
+    def read(self) -> PlannedPipeline:
+        """See PlanSource.read."""
+        try:
+            plan = Plan.model_validate_json(self.path.read_bytes())
+        except FileNotFoundError:
+            raise PlanError(f"there is no plan at {self.path}: is the planner done, is the path right?") from None
+        except OSError as error:
+            raise PlanError(f"the plan {self.path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise PlanError(f"the plan {self.path} cannot be used: {where}: {first['msg']}") from error
+        if self.pipeline >= len(plan.pipelines):
+            raise PlanError(f"the plan {self.path} has {len(plan.pipelines)} pipelines, there is no {self.pipeline}")
+        stages = plan.pipelines[self.pipeline]
+        for stage in stages.stages:
+            if not stage.address:
+                raise PlanError(f"the plan {self.path} has no address for stage {stage.index} yet")
+        return PlannedPipeline(stages, plan.model_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlan:
+    """A plan that is already in memory: for benchmarks and tests."""
+
+    planned: PlannedPipeline
+
+    def read(self) -> PlannedPipeline:
+        """See PlanSource.read."""
+        return self.planned

@@ -1,0 +1,82 @@
+"""Waiting until every stage of a plan is ready, and saying meanwhile what each of them is doing.
+
+Describe is asked again and again with a growing pause: a stage that is not there yet cannot announce itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from shoal.wire.codec import decode_description
+from shoal.wire.errors import StageFailed, StageNotReady, StageUnreachable, from_rpc_error
+from shoal.wire.messages import StageDescription, StageState
+from shoal.wire.stage_pb2 import DescribeRequest
+from shoal.wire.stage_pb2_grpc import StageStub
+from shoal_router.pipeline.interface import Progress
+from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
+
+_DESCRIBE_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class PlanChanged(Exception):
+    """The plan names other stages than those that are being awaited."""
+
+
+class Readiness:
+    """What each stage of `planned` said last."""
+
+    def __init__(self, planned: PlannedPipeline, source: PlanSource, progress: Progress) -> None:
+        self._planned = planned
+        self._source = source
+        self._progress = progress
+        self._said: dict[int, str] = {}
+
+    def summary(self) -> str:
+        """One line about every stage that was not ready when it was last asked."""
+        return "; ".join(self._said[index] for index in sorted(self._said)) or "all stages are ready"
+
+    async def wait(self, stubs: Sequence[StageStub]) -> list[StageDescription]:
+        """The descriptions of all stages, once all are READY.
+
+        Raises PlanChanged, or a StageError when a stage has failed for good. The caller bounds the time.
+        """
+        tasks = [asyncio.create_task(self._ready(index, stub)) for index, stub in enumerate(stubs)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ready(self, index: int, stub: StageStub) -> StageDescription:
+        where = f"stage {index} at {self._planned.addresses[index]}"
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                message = await stub.Describe(DescribeRequest(), timeout=_DESCRIBE_SECONDS)
+            except grpc.aio.AioRpcError as refused:
+                error = from_rpc_error(refused, self._planned.addresses[index])
+                if not isinstance(error, StageUnreachable | StageNotReady):
+                    raise error from None
+                self._note(index, str(error))
+            else:
+                description = decode_description(message)
+                if description.state is StageState.READY:
+                    self._said.pop(index, None)
+                    return description
+                if description.state is StageState.FAILED:
+                    raise StageFailed(f"{where} has failed: {description.detail}")
+                self._note(index, f"{where} is {description.state.value.lower()}: {description.detail}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            if self._source.read() != self._planned:
+                raise PlanChanged
+
+    def _note(self, index: int, line: str) -> None:
+        if self._said.get(index) != line:
+            self._said[index] = line
+            self._progress(line)

@@ -1,0 +1,225 @@
+"""One epoch of a pipeline over gRPC: router -> first stage -> … -> last stage -> router.
+
+    submit, release ──> outbox ──(credit)──> Run of the first stage
+    result <──────────────────────────────── Results of the last stage
+
+The caller of `result` reads the stream itself: between the network and the scheduler there is no task and no queue.
+Three tasks live beside it: the sender, the reader of credits (whose stream also says why the first stage, or any stage
+behind it, gave up), and the watch, which sends heartbeats round an idle ring and bounds the wait for a busy one.
+The first of them to learn that the epoch is over sets the error; everything else ends by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import grpc
+
+from shoal.errors import StageError
+from shoal.wire.codec import decode_result, encode_frame
+from shoal.wire.errors import InvalidFrame, StageFailed, StageUnreachable, from_rpc_error
+from shoal.wire.messages import Frame, Heartbeat, Release, Step, StepResult
+from shoal.wire.stage_pb2 import Frame as FrameMessage
+from shoal_router.pipeline.interface import PipelineFacts
+from shoal_router.pipeline.patience import StepPatience
+
+_CLOSE_SECONDS = 1.0
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
+
+
+@dataclass(frozen=True, slots=True)
+class RingTimes:
+    """Seconds. `heartbeat`: how often an idle ring is asked; `heartbeat_deadline`: when its silence ends the epoch.
+    `step_floor`: the least that a step may take, however fast the steps before it were: a device may have to compile.
+    """
+
+    heartbeat: float = 1.0
+    heartbeat_deadline: float = 10.0
+    step_floor: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A frame whose result is due. `tokens` is 0 for a heartbeat."""
+
+    number: int
+    sent: float
+    tokens: int
+
+
+class RingPipeline:
+    """Invariant: results come in the order of `_owed`; anything else ends the epoch."""
+
+    def __init__(
+        self,
+        facts: PipelineFacts,
+        channels: Sequence[grpc.aio.Channel],
+        run: Any,
+        results: Any,
+        times: RingTimes,
+    ) -> None:
+        self._facts = facts
+        self._channels = channels
+        self._run = run
+        self._results = results
+        self._times = times
+        self._patience = StepPatience(times.step_floor)
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._nonces = count(1)
+        self._owed: deque[_Owed] = deque()
+        self._outbox: deque[FrameMessage] = deque()
+        self._credits = 0
+        self._sendable = asyncio.Event()
+        self._last_result = self._loop.time()
+        self._error: StageError | None = None
+        self._tasks = [
+            asyncio.create_task(self._send_frames(), name="ring sender"),
+            asyncio.create_task(self._take_credits(), name="ring credits"),
+            asyncio.create_task(self._watch(), name="ring watch"),
+        ]
+
+    @property
+    def facts(self) -> PipelineFacts:
+        """See Pipeline.facts."""
+        return self._facts
+
+    def submit(self, step: Step) -> None:
+        """See Pipeline.submit."""
+        self._queue(step, sum(len(row.tokens) for row in step.rows))
+
+    def release(self, seqs: Sequence[int]) -> None:
+        """See Pipeline.release."""
+        self._queue(Release(tuple(seqs)), None)
+
+    async def result(self) -> StepResult:
+        """See Pipeline.result. Heartbeats that come back are swallowed here."""
+        while True:
+            result = await self._next()
+            if result.heartbeat is None:
+                return result
+
+    async def prove(self) -> None:
+        """Send a heartbeat round the ring and wait for it: every stage's compute thread lives."""
+        self._beat()
+        await self._next()
+
+    async def close(self) -> None:
+        """See Pipeline.close."""
+        self._lose(StageError("the pipeline is closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await close_channels(self._channels)
+
+    # ---- inside
+
+    def _queue(self, body: Step | Release | Heartbeat, tokens: int | None) -> None:
+        if self._error is not None:
+            return  # `result` says so
+        number = next(self._numbers)
+        self._outbox.append(encode_frame(Frame(self._facts.epoch, number, body)))
+        if tokens is not None:
+            self._owed.append(_Owed(number, self._loop.time(), tokens))
+        self._sendable.set()
+
+    def _beat(self) -> None:
+        self._queue(Heartbeat(next(self._nonces)), 0)
+
+    async def _next(self) -> StepResult:
+        """The next result of any kind, checked against what is owed."""
+        if self._error is not None:
+            raise self._error
+        last = self._facts.addresses[-1]
+        try:
+            message = await self._results.read()
+            if message is _EOF:
+                raise StageUnreachable(f"stage at {last} ended the stream of results")
+            result = decode_result(message)
+            self._settle(result)
+        except grpc.aio.AioRpcError as error:
+            raise self._lose(from_rpc_error(error, last)) from None
+        except StageError as error:
+            raise self._lose(error) from None
+        except asyncio.CancelledError:
+            # The stream was cancelled because the epoch ended, unless it is the caller who is being cancelled.
+            task = asyncio.current_task()
+            if self._error is None or (task is not None and task.cancelling()):
+                raise
+            raise self._error from None
+        return result
+
+    def _settle(self, result: StepResult) -> None:
+        if not self._owed or (result.epoch, result.number) != (self._facts.epoch, self._owed[0].number):
+            due = f"frame {self._owed[0].number}" if self._owed else "nothing"
+            raise InvalidFrame(
+                f"a result for frame {result.number} of epoch {result.epoch} came back, {due} is due "
+                f"in epoch {self._facts.epoch}"
+            )
+        owed = self._owed.popleft()
+        if (result.heartbeat is None) != bool(owed.tokens):
+            raise InvalidFrame(f"the result of frame {owed.number} is of the wrong kind")
+        now = self._loop.time()
+        if owed.tokens:
+            self._patience.learn(now - max(owed.sent, self._last_result), owed.tokens)
+        self._last_result = now
+
+    def _lose(self, error: StageError) -> StageError:
+        """End the epoch; returns the error that ended it first."""
+        if self._error is None:
+            self._error = error
+            self._run.cancel()
+            self._results.cancel()
+        return self._error
+
+    async def _send_frames(self) -> None:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader of credits learns the reason
+            while True:
+                while self._outbox and self._credits:
+                    self._credits -= 1
+                    await self._run.write(self._outbox.popleft())
+                self._sendable.clear()
+                await self._sendable.wait()
+
+    async def _take_credits(self) -> None:
+        first = self._facts.addresses[0]
+        try:
+            while (credit := await self._run.read()) is not _EOF:
+                self._credits += credit.frames
+                self._sendable.set()
+            self._lose(StageUnreachable(f"stage at {first} ended the stream"))
+        except grpc.aio.AioRpcError as error:
+            self._lose(from_rpc_error(error, first))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._times.heartbeat)
+            silent = self._loop.time() - self._last_result
+            if not self._owed:
+                if silent >= self._times.heartbeat:
+                    self._beat()
+                continue
+            oldest = self._owed[0]
+            waited = min(silent, self._loop.time() - oldest.sent)
+            allowed = self._patience.allowed(oldest.tokens) if oldest.tokens else self._times.heartbeat_deadline
+            if waited > allowed:
+                what = "step" if oldest.tokens else "heartbeat"
+                self._lose(
+                    StageFailed(
+                        f"no answer to a {what} for {waited:.0f} s from the pipeline of stages "
+                        f"{', '.join(self._facts.addresses)}: one of them hangs"
+                    )
+                )
+
+
+async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
+    """Let go of the connections. Bounded: closing has been seen to hang while a keepalive fires (grpc#19910)."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await asyncio.gather(*(channel.close(None) for channel in channels))

@@ -1,0 +1,144 @@
+"""The router as a process: open the port, open the pipeline, serve until a signal, let running answers end.
+
+The port opens first, so that probes and clients get an answer (503 with the reason) while the stages load. Progress
+goes to stdout as JSON lines for whoever started the process: `listening` with the URL, then `ready`.
+
+SIGTERM and SIGINT: no new connections, running answers may go on for `grace_seconds`; what is still running then ends
+with an error in its stream. A second signal ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Protocol
+
+import uvicorn
+from fastapi import FastAPI
+
+from shoal.errors import ResourceError
+from shoal_router.generation import Generator, PipelineUnavailable
+
+log = logging.getLogger(__name__)
+
+# How often a router whose pipeline does not open says why in its log.
+_WAITING_NOTE_SECONDS = 30.0
+# Time for the last events and the connections' end, after running answers were told to stop.
+_CLOSING_SECONDS = 3.0
+
+
+class Runtime(Generator, Protocol):
+    """A Generator with a life: StepLoop."""
+
+    async def start(self) -> None:
+        """Begin to open the pipeline."""
+        ...
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Raises PipelineUnavailable after `timeout` seconds."""
+        ...
+
+    async def stop(self) -> None:
+        """Fail what is running, close the pipeline; may be called twice."""
+        ...
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises ResourceError when the port is taken or the address is not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(2048)  # uvicorn listens again; here so that a taken port is found before anything else starts
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ResourceError(f"port {port} on {host} is in use: choose another with --listen {host}:PORT") from None
+        raise ResourceError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where a client on this machine reaches the socket."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(app: FastAPI, runtime: Runtime, bound: socket.socket, grace_seconds: float) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            # Longer than the pools of common clients keep a connection, so that they close it, not we under a request.
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=math.ceil(grace_seconds + _CLOSING_SECONDS),
+        )
+    )
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def stop_running() -> None:
+        tasks.add(asyncio.create_task(runtime.stop(), name="stop running answers"))
+
+    def stop(number: int) -> None:
+        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        if server.should_exit:
+            server.force_exit = True
+        else:
+            server.should_exit = True
+            loop.call_later(grace_seconds, stop_running)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    await runtime.start()
+    tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
+    announce("listening", url=url_of(bound))
+    try:
+        await server.serve(sockets=[bound])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runtime.stop()
+
+
+def announce(event: str, **facts: str) -> None:
+    """One JSON line on stdout."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+async def _announce_ready(runtime: Runtime) -> None:
+    while True:
+        try:
+            await runtime.wait_ready(_WAITING_NOTE_SECONDS)
+        except PipelineUnavailable as error:
+            log.warning("not ready yet: %s", error)
+        else:
+            announce("ready")
+            return
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: they would end the process before the pipeline is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield

@@ -1,0 +1,82 @@
+"""Compiling a stage's graph for a device, and making sure that it runs there and as it should.
+
+AUTO and HETERO fall back to the CPU silently, so the device is asked for by name and the answer is compared. A graph
+whose attention is not fused still computes, at half the speed: fused operations are counted, and none is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import openvino as ov
+
+from shoal.errors import ResourceError
+from shoal_stage.engine.settings import EngineSettings
+
+_ATTENTION = frozenset({"ScaledDotProductAttention", "ScaledDotProductAttentionWithKVCache", "PagedAttention"})
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """A compiled graph and the facts about it."""
+
+    compiled: Any
+    execution_devices: tuple[str, ...]
+    fused_attention: int
+
+
+def properties(settings: EngineSettings) -> dict[str, Any]:
+    """What OpenVINO is told.
+
+    Exact mode: f32 inference and KV, no dynamic quantisation of activations, whose scales depend on the batch.
+    """
+    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": settings.kv.value}
+    if settings.exact:
+        chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+    if settings.threads is not None:
+        chosen["INFERENCE_NUM_THREADS"] = settings.threads
+    if settings.cache_dir is not None:
+        chosen["CACHE_DIR"] = str(settings.cache_dir)
+    return chosen
+
+
+def compile_for(model: ov.Model, layers: int, settings: EngineSettings) -> OnDevice:
+    """Compile `model` for the device of `settings`.
+
+    Raises ResourceError when the device is missing, refuses the graph, or would run it elsewhere or unfused.
+    """
+    core, device = ov.Core(), settings.device.value
+    present = core.available_devices
+    if not any(name == device or name.startswith(f"{device}.") for name in present):
+        raise ResourceError(
+            f"this machine has no device {device} for OpenVINO, only {', '.join(present) or 'none'}: "
+            "check its driver, and that the device is passed into the container"
+        )
+    try:
+        compiled = core.compile_model(model, device, properties(settings))
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ResourceError(f"device {device} cannot load blocks of {model.get_friendly_name()}: {reason}") from error
+    executing = tuple(compiled.get_property("EXECUTION_DEVICES"))
+    if any(name.split(".")[0] != device for name in executing) or not executing:
+        raise ResourceError(f"asked for device {device}, OpenVINO would run on {', '.join(executing) or 'none'}")
+    fused = fused_attention(compiled)
+    if fused != layers:
+        raise ResourceError(
+            f"device {device} fuses attention in {fused} of {layers} layers of {model.get_friendly_name()}: "
+            "compile the model directory again with this version"
+        )
+    return OnDevice(compiled, executing, fused)
+
+
+def fused_attention(compiled: Any) -> int:
+    """How many attention operations the device runs as one."""
+    kinds = (node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ordered_ops())
+    return sum(kind in _ATTENTION for kind in kinds)
+
+
+def versions() -> dict[str, str]:
+    """Versions that must agree between the stages of a pipeline."""
+    return {"openvino": version("openvino")}
