@@ -49,6 +49,8 @@ def test_defaults_of_the_chart_are_those_of_the_operator():
     assert ours["resyncSeconds"] == settings.resync_seconds
     assert ours["workers"] == settings.workers
     assert ours["nodeCache"] == settings.node_cache
+    assert ours["compileMemory"] == settings.compile_memory
+    assert ours["storeSize"] == settings.store_size
     assert ours["clusterDomain"] == settings.cluster_domain
     assert ours["leaseSeconds"] == settings.lease_seconds
     assert ours["logLevel"] == settings.log_level
