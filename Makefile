@@ -68,6 +68,7 @@ generate: .venv/.synced-dev ## write the CRD, the protobuf stubs and the CLI ref
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. shoal/wire/stage.proto
 	$(say) "crds/ from shoal.resource"
 	@$(BIN)/python -m shoal.resource.crd
+	@cp crds/*.yaml charts/shoal/files/crds/
 	$(say) "docs/reference/cli.md from the commands"
 	@$(BIN)/python -m shoal_cli.reference docs/reference/cli.md
 
