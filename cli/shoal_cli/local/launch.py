@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from shoal.plan.document import StagePlan
+
+
+class Engine(StrEnum):
+    """How a stage keeps keys and values: in pages shared by all sequences, or as a state for each stream."""
+
+    PAGED = "paged"
+    STATEFUL = "stateful"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,7 @@ class LocalCommands:
     max_context: int
     threads: int
     exact: bool
-    engine: str | None = None
+    engine: Engine | None = None
 
     def stage(self, stage: StagePlan, listen: str) -> list[str]:
         """Command line of a stage that listens on `listen`."""
