@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from shoal.plan import ModelFacts, Plan, make_plan
-from shoal.resource import ExecutionMode, ShardedModel
+from shoal.resource import ExecutionMode, KvPrecision, ShardedModel
 from shoal.resource.planning import plan_spec_of
 from shoal_cli.asking import Question, ask
 from shoal_cli.cache import openvino_dir, runs_dir
@@ -33,6 +33,7 @@ def serve(
     facts = ModelFacts.of_manifest(local.manifest)
     plan = make_plan(facts, as_nodes(machine, parts_wanted(model)), plan_spec_of(model.spec))
     print_plan(plan, model.metadata.name)
+    scheduler = model.spec.scheduler
     cache = openvino_dir(local.manifest.digest)
     cache.mkdir(parents=True, exist_ok=True)
     commands = LocalCommands(
@@ -43,6 +44,9 @@ def serve(
         served_names=model.served_names,
         streams=plan.streams,
         max_context=plan.max_context,
+        prefill_chunk=scheduler.prefill_chunk,
+        max_queue=scheduler.max_queue,
+        kv_precision=None if scheduler.kv_precision is KvPrecision.AUTO else scheduler.kv_precision.lower(),
         threads=threads_for(machine.cores, sum(len(pipeline.stages) for pipeline in plan.pipelines)),
         exact=model.spec.execution.mode is ExecutionMode.EXACT,
         engine=engine,
