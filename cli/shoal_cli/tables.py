@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from shoal.plan.document import PipelinePlan, Plan, StagePlan
+from shoal.plan.document import PipelinePlan, Plan
 from shoal_cli.terminal import bytes_text, results
 
 
-def print_plan(plan: Plan, layers: int, name: str) -> None:
+def print_plan(plan: Plan, name: str) -> None:
     """The stages of every pipeline, the reasons for them, and what would be better."""
     for pipeline in plan.pipelines:
         which = f", pipeline {pipeline.index}" if len(plan.pipelines) > 1 else ""
-        results().print(plan_table(pipeline, layers, f"plan of {name}{which}"))
+        results().print(plan_table(pipeline, plan.layers, f"plan of {name}{which}"))
     if plan.spares:
         results().print(f"spares: {', '.join(plan.spares)}", soft_wrap=True)
     for label, lines in (("why", plan.reasons), ("advice", plan.advice)):
@@ -25,38 +24,25 @@ def print_plan(plan: Plan, layers: int, name: str) -> None:
 
 
 def plan_table(pipeline: PipelinePlan, layers: int, title: str) -> Table:
-    """One row a stage: what it holds, and every term of its peak memory."""
-    table = _table(title, "stage", "node", "device", "holds")
-    for heading in ("weights", "while loading", "KV", "runtime", "peak", "ms/token"):
-        table.add_column(heading, justify="right")
+    """One row a stage: what it holds, each term of its peak memory, the time of a token. Fits 80 columns."""
+    table = _table(title, "#", "node", "on", "holds")
+    for heading in ("weights", "loading", "KV", "runtime", "peak", "ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for stage in pipeline.stages:
         memory = stage.memory
         table.add_row(
             str(stage.index),
             stage.node,
             str(stage.device),
-            holds(stage, layers),
+            stage.describe_blocks(layers),
             bytes_text(memory.weights),
             f"+{bytes_text(memory.load_peak)}",
             bytes_text(memory.kv),
             bytes_text(memory.runtime),
             bytes_text(memory.total),
-            f"{stage.step_ms:.1f}" if stage.step_ms else "",
+            f"{stage.step_ms:.1f}",
         )
     return table
-
-
-def holds(stage: StagePlan, layers: int) -> str:
-    """The blocks of a stage in words: 'embedding, layers 0-14'."""
-    first, last = max(stage.block_start, 1) - 1, min(stage.block_end, layers + 1) - 2
-    parts = ["embedding"] if stage.block_start == 0 else []
-    if first == last:
-        parts.append(f"layer {first}")
-    elif first < last:
-        parts.append(f"layers {first}-{last}")
-    if stage.block_end == layers + 2:
-        parts.append("head")
-    return ", ".join(parts)
 
 
 def timing_table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table | None:
@@ -91,7 +77,7 @@ def _milliseconds(sums_us: Iterable[int], steps: int) -> list[str]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     return table

@@ -15,7 +15,11 @@ def results() -> Console:
     """The console on stdout: plans, answers, figures."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # A file or a pipe has no width: tables are not to be squeezed into rich's default of 80.
+        console.width = 160
+    return console
 
 
 @cache
@@ -33,9 +37,11 @@ def error_line(message: str) -> None:
 
 
 def bytes_text(count: float) -> str:
-    """A size as people read it: 1536 -> '1.5 KiB'. Binary units, as memory is sold and as `free -h` prints."""
+    """A size as people read it: 1536 -> '1.5 KiB', 300 MiB without a fraction. Binary units, as `free -h` prints."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return (
+                f"{count:.0f} {unit}" if unit == "B" or (abs(count) >= 10 and unit != "GiB") else f"{count:.1f} {unit}"
+            )
         count /= 1024
     return f"{count:.1f} TiB"

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
             case ["serve", *rest]:
                 from shoal_stage.server.main import serve
 
-                serve(rest)
+                return serve(rest)
             case ["-h" | "--help"]:
                 print(_USAGE)  # noqa: T201
             case _:

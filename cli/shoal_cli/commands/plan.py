@@ -22,22 +22,22 @@ def plan(
     json_output: Annotated[bool, typer.Option("--json", help="Print plan.json instead of tables.")] = False,
 ) -> None:
     """Show the stages that a ShardedModel would get: blocks, every term of their memory, and the reasons."""
+    from shoal.plan import make_plan
     from shoal.resource import load_nodes, load_sharded_model
+    from shoal.resource.planning import node_facts_of, plan_spec_of
     from shoal_cli.local.adapt import for_this_machine, parts_wanted
-    from shoal_cli.local.machine import this_machine
+    from shoal_cli.local.machine import as_nodes, this_machine
     from shoal_cli.local.models import model_facts
-    from shoal_cli.planning import make_plan, nodes_of_file, nodes_of_machine, plan_spec
     from shoal_cli.tables import print_plan
 
     model = load_sharded_model(manifest)
     if nodes is not None:
-        places = nodes_of_file(load_nodes(nodes))
+        places = node_facts_of(load_nodes(nodes))
     else:
         model = for_this_machine(model)
-        places = list(nodes_of_machine(this_machine(), parts_wanted(model)))
-    facts = model_facts(model, fetch=fetch)
-    made = make_plan(facts, places, plan_spec(model))
+        places = as_nodes(this_machine(), parts_wanted(model))
+    made = make_plan(model_facts(model, fetch=fetch), places, plan_spec_of(model.spec))
     if json_output:
         typer.echo(made.model_dump_json(by_alias=True, indent=2))
     else:
-        print_plan(made, facts.shape.layers, model.metadata.name)
+        print_plan(made, model.metadata.name)

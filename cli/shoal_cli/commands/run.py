@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from shoal.plan.document import Device
+from shoal_cli.local.launch import Engine
 
 DEFAULT_HOST = "127.0.0.1"
 
@@ -28,7 +29,7 @@ def run(
     device: Annotated[
         list[Device] | None, typer.Option(help="Use this device instead of spec.devices; may be repeated.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="paged, stateful or static; default: the device's own.")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="How stages keep keys and values; default: as fits.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compute in F32: the same tokens for every cut.")] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer to --prompt, in tokens.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, max=2, help="Of the answer to --prompt.")] = 0.0,

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from shoal.plan.document import StagePlan
+
+ANSWER_GRACE_S = 2.0
+"""How long running answers may go on after Ctrl-C: the person waits for the prompt to come back."""
+
+
+class Engine(StrEnum):
+    """How a stage keeps keys and values: in pages shared by all sequences, or as a state for each stream."""
+
+    PAGED = "paged"
+    STATEFUL = "stateful"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +31,12 @@ class LocalCommands:
     served_names: tuple[str, ...]
     streams: int
     max_context: int
+    prefill_chunk: int
+    max_queue: int
     threads: int
     exact: bool
-    engine: str | None = None
+    kv_precision: str | None = None
+    engine: Engine | None = None
 
     def stage(self, stage: StagePlan, listen: str) -> list[str]:
         """Command line of a stage that listens on `listen`."""
@@ -41,6 +55,8 @@ class LocalCommands:
         ]
         if self.engine is not None:
             argv.append(f"--engine={self.engine}")
+        if self.kv_precision is not None:
+            argv.append(f"--kv-precision={self.kv_precision}")
         if self.exact:
             argv.append("--exact")
         return argv
@@ -51,7 +67,10 @@ class LocalCommands:
             *_module("shoal_router"),
             f"--plan={plan}",
             f"--model={self.model}",
-            f"--listen={self.host}:{self.port}",
+            f"--listen={f'[{self.host}]' if ':' in self.host else self.host}:{self.port}",
+            f"--prefill-chunk={self.prefill_chunk}",
+            f"--max-queue={self.max_queue}",
+            f"--grace-seconds={ANSWER_GRACE_S}",
             *(f"--served-name={name}" for name in self.served_names),
             "--die-with-parent",
         ]

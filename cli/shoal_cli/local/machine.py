@@ -12,7 +12,12 @@ from pathlib import Path
 
 import psutil
 
-from shoal.plan.document import Device
+from shoal.plan import Device, NodeFacts, split_machine
+
+NODE_NAME = "local"
+
+LOOPBACK_MS = 0.1
+"""Round trip between two processes of one machine, in milliseconds: an assumption on the high side."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _INTEL = "0x8086"
@@ -39,6 +44,19 @@ def this_machine() -> Machine:
         used = (_number(_CGROUP / "memory.current") or 0) - _memory_stat("inactive_file")
         free = min(free, max(limit - used, 0))
     return Machine(memory_total=total, memory_free=free, cores=_cores(), devices=_devices())
+
+
+def as_nodes(machine: Machine, parts: int) -> tuple[NodeFacts, ...]:
+    """The machine as `parts` nodes, which share its memory and its speed."""
+    whole = NodeFacts(
+        name=NODE_NAME,
+        devices=machine.devices,
+        memory_total=machine.memory_total,
+        memory_allocatable=machine.memory_total,
+        memory_free=machine.memory_free,
+        link_ms=LOOPBACK_MS,
+    )
+    return split_machine(whole, parts)
 
 
 def _cores() -> int:

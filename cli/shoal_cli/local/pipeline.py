@@ -27,8 +27,8 @@ T = TypeVar("T")
 LISTEN_DEADLINE = 60.0
 """Seconds until a process must have its port: it only imports its libraries before that."""
 
-STOP_GRACE = 5.0
-"""Seconds that the router, and then the stages, get to end by themselves."""
+STOP_GRACE = 8.0
+"""Seconds that the router, and then the stages, get to end by themselves; the router lets answers go on for a while."""
 
 PLAN_FILE = "plan.json"
 

@@ -65,7 +65,7 @@ def last_words(log: Path) -> str:
             text = stream.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not _is_event(line)]
+    lines = [words for line in text.splitlines() if (words := _words(line.strip()))]
     for line in reversed(lines):
         message = _ERROR_LINE.match(line)
         if message:
@@ -73,10 +73,13 @@ def last_words(log: Path) -> str:
     return " | ".join(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
 
 
-def _is_event(line: str) -> bool:
+def _words(line: str) -> str:
+    """A line of a log for a person: of a JSON entry its message and what was raised, of an event nothing."""
     if not line.startswith("{"):
-        return False
+        return line
     try:
-        return "event" in json.loads(line)
+        entry = json.loads(line)
     except ValueError:
-        return False
+        return line
+    raised = str(entry.get("traceback", "")).strip().rpartition("\n")[2]
+    return ": ".join(filter(None, [str(entry.get("message", "")), raised]))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from shoal.plan.document import Plan
-from shoal.plan.facts import ModelFacts
-from shoal.resource import ExecutionMode, ShardedModel
+from shoal.plan import ModelFacts, Plan, make_plan
+from shoal.resource import ExecutionMode, KvPrecision, ShardedModel
+from shoal.resource.planning import plan_spec_of
 from shoal_cli.asking import Question, ask
 from shoal_cli.cache import openvino_dir, runs_dir
 from shoal_cli.local.adapt import parts_wanted
-from shoal_cli.local.launch import LocalCommands, threads_for
-from shoal_cli.local.machine import this_machine
+from shoal_cli.local.launch import Engine, LocalCommands, threads_for
+from shoal_cli.local.machine import as_nodes, this_machine
 from shoal_cli.local.models import LocalModel
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.rundir import run_directory
-from shoal_cli.planning import make_plan, nodes_of_machine, plan_spec
 from shoal_cli.signals import run_until_signal
 from shoal_cli.tables import print_plan
 from shoal_cli.terminal import progress, results
@@ -27,14 +26,14 @@ LOAD_BYTES_PER_S = 20e6
 
 
 def serve(
-    model: ShardedModel, local: LocalModel, *, host: str, port: int, engine: str | None, question: Question | None
+    model: ShardedModel, local: LocalModel, *, host: str, port: int, engine: Engine | None, question: Question | None
 ) -> None:
     """Run the model; returns when the question is answered, otherwise ends by a signal or an error."""
     machine = this_machine()
     facts = ModelFacts.of_manifest(local.manifest)
-    spec = plan_spec(model)
-    plan = make_plan(facts, nodes_of_machine(machine, parts_wanted(model)), spec)
-    print_plan(plan, facts.shape.layers, local.manifest.name)
+    plan = make_plan(facts, as_nodes(machine, parts_wanted(model)), plan_spec_of(model.spec))
+    print_plan(plan, model.metadata.name)
+    scheduler = model.spec.scheduler
     cache = openvino_dir(local.manifest.digest)
     cache.mkdir(parents=True, exist_ok=True)
     commands = LocalCommands(
@@ -43,8 +42,11 @@ def serve(
         host=host,
         port=port,
         served_names=model.served_names,
-        streams=spec.streams,
-        max_context=spec.context_for(facts.shape),
+        streams=plan.streams,
+        max_context=plan.max_context,
+        prefill_chunk=scheduler.prefill_chunk,
+        max_queue=scheduler.max_queue,
+        kv_precision=None if scheduler.kv_precision is KvPrecision.AUTO else scheduler.kv_precision.lower(),
         threads=threads_for(machine.cores, sum(len(pipeline.stages) for pipeline in plan.pipelines)),
         exact=model.spec.execution.mode is ExecutionMode.EXACT,
         engine=engine,

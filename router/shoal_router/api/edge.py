@@ -17,6 +17,8 @@ from shoal_router.api.errors import ApiError
 log = logging.getLogger("shoal_router.access")
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# How far beyond the limit a body is read, as a multiple of it, only to be thrown away.
+_DISCARD_FACTOR = 4
 # Probes come every few seconds and would drown the rest.
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready")
 
@@ -55,6 +57,7 @@ class Edge:
         declared = headers.get(b"content-length", b"")
         try:
             if declared.isdigit() and int(declared) > self._max_body_bytes:
+                await self._discard(receive, 0)
                 await self._too_large().response()(scope, receive, send_with_id)
             else:
                 await self._app(scope, self._limited(receive), send_with_id)
@@ -72,10 +75,20 @@ class Edge:
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if received > self._max_body_bytes:
+                    if message.get("more_body"):
+                        await self._discard(receive, received)
                     raise self._too_large()
             return message
 
         return limited
+
+    async def _discard(self, receive: Receive, received: int) -> None:
+        """Read on within reason: a connection that is closed under a sending client loses the answer with it."""
+        while received <= _DISCARD_FACTOR * self._max_body_bytes:
+            message = await receive()
+            received += len(message.get("body", b""))
+            if not message.get("more_body"):
+                return
 
     def _too_large(self) -> ApiError:
         message = f"The body has more than {self._max_body_bytes} bytes, which is this server's limit."

@@ -131,11 +131,10 @@ class ComputeThread:
         """Finish the step in hand, drop what is queued, close the engine. False when that took too long."""
         self._stopping = True
         self._inbox.put(None)
-        try:
-            await asyncio.wait_for(self._done.wait(), timeout)
-        except TimeoutError:
-            return False
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._done.wait()
+        return self._done.is_set()
 
     def _main(self) -> None:
         error: ShoalError | None = None

@@ -174,7 +174,8 @@ class Stage:
             await self._compute.settled(self._patience.drain)
             await session.flushed(FLUSH_SECONDS)
             session.end(StageNotReady("stage is stopping"))
-        stopped = await self._compute.stop(self._patience.drain)
+        # A load cannot be interrupted, and nobody waits for what it would give.
+        stopped = await self._compute.stop(0.0 if self._held is None else self._patience.drain)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -48,11 +48,16 @@ def test_a_run_s_folder_is_locked_while_it_lives(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
+LOGGED = "loading | failed: KeyError: 3"
+
+
 @pytest.mark.parametrize(
     ("log", "words"),
     [
         ("", ""),
         ('loading\n{"event": "listening"}\nshoal_stage: error: no such device: GPU\nbye\n', "no such device: GPU"),
+        ("loading\nerror: stage.bin is missing\n", "stage.bin is missing"),
+        ('{"message": "loading"}\n{"message": "failed", "traceback": "Traceback\\n x\\nKeyError: 3"}\n', LOGGED),
         ("one\ntwo\n\nthree\nfour\n", "two | three | four"),
         ('Traceback\n  File "x"\nKeyError: error: 3\n{"event": "x"}\n', 'Traceback | File "x" | KeyError: error: 3'),
     ],

@@ -1,0 +1,91 @@
+"""`python -m shoal_router --plan plan.json --model DIR --listen HOST:PORT …`: the router as a process.
+
+    settings ─> port ─> TextModel ─> StepLoop(RingOpener(plan)) ─> API ─> serve
+
+What the user can put right ends the process with one line on stderr and the error's exit code. What only time can put
+right (stages that still load, a plan without addresses yet) does not: the API answers 503 with the reason meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.errors import PlanError, ResourceError, ShoalError
+from shoal_router.api.app import create_app
+from shoal_router.logs import log_to_stderr
+from shoal_router.pipeline.opener import RingOpener
+from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
+from shoal_router.serve import listen, serve
+from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
+from shoal_router.step_loop import StepLoop, StepLoopSettings
+from shoal_router.text.model import load_text_model
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForModel:
+    """A plan source that holds the stages to the router's own model: other weights would answer to wrong ids."""
+
+    source: PlanSource
+    digest: str
+
+    def read(self) -> PlannedPipeline:
+        """Raises PlanError when the plan is for another model."""
+        planned = self.source.read()
+        if planned.model_digest not in (None, self.digest):
+            raise PlanError(
+                f"the plan is for model {planned.model_digest:.12}…, the router was started with {self.digest:.12}…: "
+                "give both the same model directory"
+            )
+        return replace(planned, model_digest=self.digest)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until a signal; gives the exit code."""
+    try:
+        run(parse_arguments(argv))
+    except ShoalError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def run(settings: RouterSettings) -> None:
+    """Serve until a signal. Raises ShoalError for what makes it pointless to start."""
+    if settings.die_with_parent:
+        die_with_parent()
+    log_to_stderr()
+    if not settings.plan.is_file():
+        raise PlanError(f"there is no plan at {settings.plan}")
+    text = load_text_model(settings.model)
+    bound = listen(settings.host, settings.port)
+    runtime = StepLoop(
+        RingOpener(PlanForModel(PlanFile(settings.plan), text.digest), prefill_chunk=settings.prefill_chunk),
+        StepLoopSettings(prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_queue),
+    )
+    api = ApiSettings(
+        served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
+    )
+    asyncio.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends, however that ends (prctl(2), Linux only)."""
+    parent = os.getppid()
+    if not sys.platform.startswith("linux"):
+        raise ResourceError("--die-with-parent needs Linux")
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise ResourceError(f"--die-with-parent: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent:  # it ended just now
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""`python -m shoal_stage serve`: its options, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from shoal.errors import UsageError
+from shoal.plan.document import Device
+from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
+
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """One stage process."""
+
+    model: Path
+    start: int
+    end: int
+    listen: str
+    kind: EngineKind
+    engine: EngineSettings
+    max_frame_bytes: int
+    step_seconds: float
+    drain_seconds: float
+    die_with_parent: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see python -m shoal_stage serve --help)")
+
+
+def parse_arguments(argv: Sequence[str]) -> ServeSettings:
+    """The settings on a command line. Raises UsageError with the option's name."""
+    given = _parser().parse_args(argv)
+    start, end = _blocks(given.blocks)
+    for name in ("step_seconds", "drain_seconds", "max_frame_mib"):
+        if getattr(given, name) <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} must be above 0")
+    return ServeSettings(
+        model=given.model,
+        start=start,
+        end=end,
+        listen=given.listen,
+        kind=EngineKind(given.engine),
+        engine=EngineSettings(
+            device=Device(given.device),
+            exact=given.exact,
+            kv_precision=KvPrecision(given.kv_precision) if given.kv_precision else None,
+            sequences=given.streams,
+            max_context=given.max_context,
+            kv_blocks=given.kv_blocks,
+            threads=given.threads,
+            cache_dir=given.cache_dir,
+        ),
+        max_frame_bytes=given.max_frame_mib * _MEBIBYTE,
+        step_seconds=given.step_seconds,
+        drain_seconds=given.drain_seconds,
+        die_with_parent=given.die_with_parent,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m shoal_stage serve", description="Serve blocks of a model.", allow_abbrev=False)
+    add = parser.add_argument
+    add("--model", required=True, type=Path, metavar="DIR", help="model directory")
+    add("--blocks", required=True, metavar="START:END", help="half-open range of blocks, as the plan names it")
+    add("--device", choices=[str(each) for each in Device], default="CPU", help="default %(default)s")
+    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one (default %(default)s)")
+    add("--engine", choices=[str(each) for each in EngineKind], default="paged", help="default %(default)s")
+    add("--streams", type=int, default=8, metavar="N", help="sequences held at once (default %(default)s)")
+    add("--max-context", type=int, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
+    add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default u8; exact mode has f32")
+    add("--kv-blocks", type=int, metavar="N", help="KV pages of 32 tokens; default: streams x max-context")
+    add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
+    add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
+    add("--threads", type=int, metavar="N", help="compute threads; default: OpenVINO's choice")
+    add("--max-frame-mib", type=int, default=64, metavar="N", help="largest frame taken (default %(default)s)")
+    add("--step-seconds", type=float, default=300.0, metavar="S", help="a step longer than this: the device hangs")
+    add("--drain-seconds", type=float, default=10.0, metavar="S", help="how long the step in hand may take to end")
+    add("--die-with-parent", action="store_true", help="end when the process that started this one ends (Linux)")
+    return parser
+
+
+def _blocks(text: str) -> tuple[int, int]:
+    start, colon, end = text.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal() and int(start) < int(end)):
+        raise UsageError(f"--blocks {text} is not a range: START:END is meant, as in 0:17")
+    return int(start), int(end)
