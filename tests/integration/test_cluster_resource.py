@@ -1,4 +1,4 @@
-"""A ShardedModel as the API server keeps it: defaults, pruning, the status and scale subresources, what kubectl shows."""
+"""A ShardedModel as the API server keeps it: defaults, pruning, status and scale subresources, what kubectl shows."""
 
 from __future__ import annotations
 
