@@ -184,7 +184,9 @@ def _view(
     resources: dict[Device, str] = {}
     for device, known in RESOURCES.items():
         for resource in known:
-            left = amount(allocatable.get(resource, 0)) - devices.get((name, resource), 0) - taken.get((name, device), 0)
+            left = (
+                amount(allocatable.get(resource, 0)) - devices.get((name, resource), 0) - taken.get((name, device), 0)
+            )
             if left > 0:
                 resources.setdefault(device, resource)
     total = amount(allocatable.get("memory", 0))

@@ -44,10 +44,13 @@ class OperatorSettings(BaseModel):
     image_pull_secrets: Words = Field(default=(), description="for every pod, beside those of the ShardedModel")
     priority_class: str = Field(default="", description="of stage pods that name none; empty: the cluster's default")
     node_cache: str = Field(
-        default="/var/lib/shoal", description="directory of each node that keeps pulled blocks; empty: gone with the pod"
+        default="/var/lib/shoal",
+        description="directory of each node that keeps pulled blocks; empty: gone with the pod",
     )
     store_size: str = Field(default="64Gi", description="size of the store's claim: checkpoint and compiled model")
-    compile_memory: str = Field(default="6Gi", description="of the compile Job: one layer of the largest model at a time")
+    compile_memory: str = Field(
+        default="6Gi", description="of the compile Job: one layer of the largest model at a time"
+    )
     storage_class: str = Field(default="", description="of the store's claim; empty: the cluster's default")
     supplemental_groups: Groups = Field(default=(), description="groups of stage pods: the nodes' render group")
     cluster_domain: str = "cluster.local"

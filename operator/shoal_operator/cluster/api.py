@@ -185,7 +185,9 @@ async def connect() -> KubernetesCluster:
         try:
             await aio_config.load_kube_config(client_configuration=configuration)
         except ConfigException as error:
-            raise ResourceError(f"no cluster to connect to: neither a ServiceAccount nor a kubeconfig: {error}") from error
+            raise ResourceError(
+                f"no cluster to connect to: neither a ServiceAccount nor a kubeconfig: {error}"
+            ) from error
     return KubernetesCluster(aio.ApiClient(configuration))
 
 
@@ -193,7 +195,12 @@ def _resource(kind: Kind) -> Resource:
     prefix = "apis" if kind.group else "api"
     version = kind.api_version.rpartition("/")[2]
     return Resource(
-        prefix=prefix, group=kind.group, api_version=version, kind=kind.kind, namespaced=kind.namespaced, name=kind.plural
+        prefix=prefix,
+        group=kind.group,
+        api_version=version,
+        kind=kind.kind,
+        namespaced=kind.namespaced,
+        name=kind.plural,
     )
 
 
@@ -219,13 +226,13 @@ async def _lines(response: aiohttp.ClientResponse, call: str) -> AsyncIterator[b
 
 def _message(error: ApiException) -> str:
     try:
-        return str(json.loads(error.body)["message"])
+        return str(json.loads(error.body or "")["message"])
     except (TypeError, ValueError, KeyError):
         return str(error.reason or error.body or "refused")[:400]
 
 
 def _retry_after(error: ApiException) -> float | None:
     try:
-        return float((error.headers or {}).get("Retry-After"))
-    except (TypeError, ValueError):
+        return float((error.headers or {})["Retry-After"])
+    except (TypeError, ValueError, KeyError):
         return None

@@ -219,5 +219,3 @@ def _ours(before: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
 def _bare(obj: Mapping[str, Any]) -> Object:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in _OWN}
     return {**obj, "metadata": metadata}
-
-

@@ -73,7 +73,9 @@ def leaf_secret(intent: Intent, role: str, authority: Authority, now: datetime.d
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(usage, critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in hosts(intent, role)]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name) for name in hosts(intent, role)]), critical=False
+        )
         .add_extension(issuer_key, critical=False)
         .sign(authority.key, hashes.SHA256())
     )
@@ -98,8 +100,13 @@ def read_authority(secret: Mapping[str, Any]) -> Authority:
     return Authority(certificate, key)
 
 
-def is_due(secret: Mapping[str, Any] | None, wanted: tuple[str, ...], authority: x509.Certificate | None, now: datetime.datetime) -> bool:
-    """Whether a Secret must be made anew: there is none, it ends soon, or it is for other names or another authority."""
+def is_due(
+    secret: Mapping[str, Any] | None,
+    wanted: tuple[str, ...],
+    authority: x509.Certificate | None,
+    now: datetime.datetime,
+) -> bool:
+    """Whether a Secret is made anew: there is none, it ends soon, it is for other names or by another authority."""
     if secret is None:
         return True
     try:

@@ -56,6 +56,11 @@ class Intent:
         speculative = self.model.spec.scheduler.speculative
         return speculative.mode is not SpeculativeMode.OFF and speculative.draft is not None
 
+    @property
+    def origin(self) -> str:
+        """Where the model lies: in the store (`source`) or on a volume of the user's (`volume`)."""
+        return "source" if self.model.spec.model.source is not None else "volume"
+
     def owned(self, kind: Kind, name: str, role: str, body: Mapping[str, Any], **more: str) -> Object:
         """A child of this kind with the ShardedModel as its controller: it goes when the ShardedModel goes."""
         obj: Object = {
@@ -84,6 +89,12 @@ class Intent:
         """Tokens of one sequence at most."""
         wanted = self.model.spec.scheduler.max_context
         return wanted if wanted is not None else min(facts.shape.max_context, 4096)
+
+
+def annotated(obj: Object, annotations: Mapping[str, str]) -> Object:
+    """The object with further annotations, and a hash that counts them."""
+    metadata = obj["metadata"]
+    return hashed({**obj, "metadata": {**metadata, "annotations": {**annotations, **metadata.get("annotations", {})}}})
 
 
 def hashed(obj: Object) -> Object:

@@ -33,8 +33,8 @@ def model_key(intent: Intent) -> str:
 
 
 def model_job_name(intent: Intent) -> str:
-    """`<name>-compile-<key8>`."""
-    return f"{intent.name}-compile-{model_key(intent)}"
+    """`<name>-compile-<hash8>`. A Job cannot be changed: another image, such as one that exists, is another Job."""
+    return f"{intent.name}-compile-{names.digest_of([model_key(intent), intent.stage_image])[:8]}"
 
 
 def model_job(intent: Intent) -> Object:
@@ -43,9 +43,7 @@ def model_job(intent: Intent) -> Object:
     if spec.model.source is not None:
         directory = f"{STORE}/models/{model_key(intent)}"
         mounts: tuple[Object, ...] = ({"name": "store", "mountPath": STORE},)
-        volumes: tuple[Object, ...] = (
-            {"name": "store", "persistentVolumeClaim": {"claimName": claim_name(intent)}},
-        )
+        volumes: tuple[Object, ...] = ({"name": "store", "persistentVolumeClaim": {"claimName": claim_name(intent)}},)
         init = [_compiler(intent, directory, mounts)]
     else:
         assert spec.model.volume is not None  # the type holds exactly one of the two
@@ -91,15 +89,14 @@ def _compiler(intent: Intent, directory: str, mounts: tuple[Object, ...]) -> Obj
         "-m",
         "shoal_stage",
         "compile",
-        source.uri,
+        _reference(source.uri, spec.model.revision),
         f"--output={directory}",
-        f"--downloads={STORE}/downloads",
+        f"--cache={STORE}/checkpoints",
         f"--precision={spec.precision.value}",
+        f"--name={intent.name}",
     ]
     if source.sha256:
         arguments.append(f"--sha256={source.sha256}")
-    if spec.model.revision and source.uri.startswith("hf://"):
-        arguments.append(f"--revision={spec.model.revision}")
     if spec.group_size is not None:
         arguments.append(f"--group-size={spec.group_size}")
     return container(
@@ -111,3 +108,11 @@ def _compiler(intent: Intent, directory: str, mounts: tuple[Object, ...]) -> Obj
         limits={"memory": memory},
         mounts=mounts,
     )
+
+
+def _reference(uri: str, revision: str | None) -> str:
+    """The source as the compiler takes it: a revision of the hub stands behind the repository."""
+    if revision is None or not uri.startswith("hf://"):
+        return uri
+    owner, repository, *rest = uri.removeprefix("hf://").split("/", 2)
+    return "/".join([f"hf://{owner}", f"{repository}@{revision}", *rest])

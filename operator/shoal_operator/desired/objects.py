@@ -25,12 +25,15 @@ from shoal_operator.desired.store import store_claim, store_deployment, store_se
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was found out so far. `facts_key` says what the facts were made from; `placed` belongs to the plan."""
+    """What was found out so far. `facts_key` and `origin` say what the facts were made
+    from; `placed` belongs to the plan."""
 
     facts: ModelFacts | None = None
     facts_key: str = ""
+    origin: str = ""
     plan: Plan | None = None
     placed: tuple[PlacedStage, ...] = ()
+    cut: str = ""
 
 
 def desired_objects(intent: Intent, known: Known) -> list[Object]:
@@ -43,15 +46,20 @@ def desired_objects(intent: Intent, known: Known) -> list[Object]:
     if known.facts is None or known.facts_key != model_key(intent):
         objects.append(model_job(intent))
     if known.facts is not None:
-        objects.append(facts_config_map(intent, known.facts, known.facts_key))
+        objects.append(facts_config_map(intent, known.facts, known.facts_key, known.origin))
         if from_source:
             objects += [store_deployment(intent), store_service(intent)]
-    objects += [*router_access(intent), *network_policies(intent), stages_headless_service(intent), router_service(intent)]
+    objects += [
+        *router_access(intent),
+        *network_policies(intent),
+        stages_headless_service(intent),
+        router_service(intent),
+    ]
     ingress = router_ingress(intent)
     if ingress is not None:
         objects.append(ingress)
     if known.facts is not None and known.plan is not None:
-        objects.append(plan_config_map(intent, addressed(intent, known.plan, known.placed)))
+        objects.append(plan_config_map(intent, addressed(intent, known.plan, known.placed), known.cut))
         objects.append(stages_disruption_budget(intent))
         objects += [stage_deployment(intent, known.facts, placed) for placed in known.placed]
         objects.append(router_deployment(intent, known.facts))

@@ -16,7 +16,7 @@ from shoal.plan.document import Plan
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import CONFIG_MAP, Object
-from shoal_operator.desired.intent import Intent, hashed
+from shoal_operator.desired.intent import Intent, annotated
 from shoal_operator.desired.stage import PlacedStage
 
 PLAN_KEY: Final = "plan.json"
@@ -45,7 +45,8 @@ def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage]) -> Plan
         pipeline.model_copy(
             update={
                 "stages": tuple(
-                    stage.model_copy(update={"address": address(pipeline.index, stage.index)}) for stage in pipeline.stages
+                    stage.model_copy(update={"address": address(pipeline.index, stage.index)})
+                    for stage in pipeline.stages
                 )
             }
         )
@@ -54,22 +55,22 @@ def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage]) -> Plan
     return plan.model_copy(update={"pipelines": pipelines})
 
 
-def plan_config_map(intent: Intent, plan: Plan) -> Object:
-    """plan.json; the same document that a local run has."""
+def plan_config_map(intent: Intent, plan: Plan, cut: str) -> Object:
+    """plan.json, the same document that a local run has, and the name of the cut that it was made for."""
     text = plan.model_dump_json(by_alias=True, indent=1)
-    return intent.owned(CONFIG_MAP, plan_name(intent.name), names.ROUTER, {"data": {PLAN_KEY: text}})
+    obj = intent.owned(CONFIG_MAP, plan_name(intent.name), names.ROUTER, {"data": {PLAN_KEY: text}})
+    return annotated(obj, {names.CUT_ANNOTATION: cut})
 
 
-def facts_config_map(intent: Intent, facts: ModelFacts, key: str) -> Object:
-    """The facts of the model that is available, and the key of what it was made from."""
+def facts_config_map(intent: Intent, facts: ModelFacts, key: str, origin: str) -> Object:
+    """The facts of the model that is available, the key of what it was made from, and where it lies."""
     obj = intent.owned(
         CONFIG_MAP,
         facts_name(intent.name),
         names.COMPILE,
         {"data": {FACTS_KEY: json.dumps(facts_document(facts), sort_keys=True)}},
     )
-    obj["metadata"]["annotations"][names.KEY_ANNOTATION] = key
-    return hashed(obj)
+    return annotated(obj, {names.KEY_ANNOTATION: key, names.ORIGIN_ANNOTATION: origin})
 
 
 def facts_document(facts: ModelFacts) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def pod_spec(
     **more: Any,
 ) -> Object:
     """The pod around containers. Without a ServiceAccount of its own it gets no token."""
-    secrets = dict.fromkeys([*(each.name for each in intent.model.spec.image.pull_secrets), *intent.settings.image_pull_secrets])
+    secrets = dict.fromkeys(
+        [*(each.name for each in intent.model.spec.image.pull_secrets), *intent.settings.image_pull_secrets]
+    )
     spec: Object = {
         "automountServiceAccountToken": service_account is not None,
         "enableServiceLinks": False,
@@ -84,7 +86,10 @@ def pod_spec(
 
 def tolerations(intent: Intent, seconds: int) -> list[Object]:
     """The user's tolerations; a node that is gone keeps its pod for `seconds` only, not Kubernetes' 300."""
-    theirs = [each.model_dump(by_alias=True, exclude_none=True, mode="json") for each in intent.model.spec.placement.tolerations]
+    theirs = [
+        each.model_dump(by_alias=True, exclude_none=True, mode="json")
+        for each in intent.model.spec.placement.tolerations
+    ]
     gone = [
         {
             "key": f"node.kubernetes.io/{what}",

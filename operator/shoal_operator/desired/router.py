@@ -7,7 +7,7 @@ from typing import Final
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import DEPLOYMENT, INGRESS, SERVICE, Object
-from shoal_operator.desired.intent import Intent, hashed
+from shoal_operator.desired.intent import Intent, annotated
 from shoal_operator.desired.model_files import model_files
 from shoal_operator.desired.plan_config import PLAN_KEY, plan_name
 from shoal_operator.desired.pod import container, pod_spec, tolerations
@@ -113,7 +113,7 @@ def router_service(intent: Intent) -> Object:
             }
         },
     )
-    return _annotated(obj, service.annotations)
+    return annotated(obj, service.annotations)
 
 
 def router_ingress(intent: Intent) -> Object | None:
@@ -138,7 +138,7 @@ def router_ingress(intent: Intent) -> Object | None:
         "nginx.ingress.kubernetes.io/proxy-send-timeout": STREAM_SECONDS,
         "nginx.ingress.kubernetes.io/proxy-body-size": "16m",
     }
-    return _annotated(intent.owned(INGRESS, intent.name, names.ROUTER, {"spec": spec}), streaming | ingress.annotations)
+    return annotated(intent.owned(INGRESS, intent.name, names.ROUTER, {"spec": spec}), streaming | ingress.annotations)
 
 
 def router_url(intent: Intent) -> str:
@@ -148,13 +148,6 @@ def router_url(intent: Intent) -> str:
         scheme = "https" if router.ingress.tls_secret_name else "http"
         return f"{scheme}://{router.ingress.host}/v1"
     return f"http://{intent.name}.{intent.namespace}.svc.{intent.settings.cluster_domain}:{router.service.port}/v1"
-
-
-def _annotated(obj: Object, annotations: dict[str, str]) -> Object:
-    if not annotations:
-        return obj
-    obj["metadata"]["annotations"] = {**annotations, **obj["metadata"]["annotations"]}
-    return hashed(obj)
 
 
 def _amounts(cpu: int | str | None, memory: int | str | None) -> dict[str, str]:

@@ -22,10 +22,7 @@ PROBE_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """A stage of the plan with what was discovered of its node: the resource that grants the device, if it needs one.
-
-    `claim` are the TLS files' Secret; empty without TLS.
-    """
+    """A stage of the plan with its name, and the resource that grants its device (empty: it needs none)."""
 
     pipeline: int
     stage: StagePlan
@@ -91,7 +88,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         pod["priorityClassName"] = priority
     labels = names.labels(intent.name, names.STAGE, **where)
     # The selector needs the name: two pipelines have a stage of the same index, and an old stage may still be ending.
-    selector = {**names.selector(intent.name, names.STAGE), "shoal.dev/name": placed.name}
+    selector = {**names.selector(intent.name, names.STAGE), names.NAME_LABEL: placed.name}
     return intent.owned(
         DEPLOYMENT,
         placed.name,
@@ -104,7 +101,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
                 # Two of it would want the same memory and device.
                 "strategy": {"type": "Recreate"},
                 "selector": {"matchLabels": selector},
-                "template": {"metadata": {"labels": {**labels, "shoal.dev/name": placed.name}}, "spec": pod},
+                "template": {"metadata": {"labels": {**labels, names.NAME_LABEL: placed.name}}, "spec": pod},
             }
         },
         **where,

@@ -33,7 +33,14 @@ def store_deployment(intent: Intent) -> Object:
     server = container(
         "store",
         intent.stage_image,
-        ["python", "-m", "shoal_stage.store", "serve", f"--directory={STORE}/models", f"--listen=0.0.0.0:{names.STORE_PORT}"],
+        [
+            "python",
+            "-m",
+            "shoal_stage.store",
+            "serve",
+            f"--directory={STORE}/models",
+            f"--listen=0.0.0.0:{names.STORE_PORT}",
+        ],
         intent,
         requests={"cpu": "50m", "memory": "96Mi"},
         limits={"memory": "256Mi"},

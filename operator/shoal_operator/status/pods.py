@@ -46,7 +46,9 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 def is_started(pod: Mapping[str, Any]) -> bool:
     """Whether every container runs and has passed its startup probe."""
     statuses = pod.get("status", {}).get("containerStatuses", ())
-    return bool(statuses) and all("running" in each.get("state", {}) and each.get("started", False) for each in statuses)
+    return bool(statuses) and all(
+        "running" in each.get("state", {}) and each.get("started", False) for each in statuses
+    )
 
 
 def trouble_of(pod: Mapping[str, Any] | None, what: str) -> Trouble | None:
@@ -107,7 +109,9 @@ def _containers(statuses: Any, what: str, running: str) -> Trouble | None:
 def _waiting(container: Mapping[str, Any], waiting: Mapping[str, Any], what: str) -> Trouble | None:
     reason = waiting.get("reason", "")
     if reason in IMAGE_REASONS:
-        return Trouble("ImagePullBackOff", short(f"{what}: image {container.get('image', '')}: {waiting.get('message', reason)}"))
+        return Trouble(
+            "ImagePullBackOff", short(f"{what}: image {container.get('image', '')}: {waiting.get('message', reason)}")
+        )
     if reason in CONFIG_REASONS:
         return Trouble(reason, short(f"{what}: {waiting.get('message', reason)}"))
     if reason == "CrashLoopBackOff":

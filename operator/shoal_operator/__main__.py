@@ -1,0 +1,58 @@
+"""`python -m shoal_operator`: run the operator with the settings of its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import kopf
+
+from shoal.errors import ShoalError
+from shoal_operator.handlers import Running, register
+from shoal_operator.logs import set_up_logs
+from shoal_operator.metrics import Metrics
+from shoal_operator.settings import OperatorSettings
+
+
+async def run(settings: OperatorSettings) -> int:
+    """Until SIGTERM, SIGINT or the loss of leadership; the exit code says which."""
+    running = Running(settings=settings, metrics=Metrics(), stop=asyncio.Event())
+    asked = asyncio.Event()
+
+    def stop() -> None:
+        asked.set()
+        running.stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    registry = kopf.OperatorRegistry()
+    register(registry)
+    liveness = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
+    await kopf.operator(
+        registry=registry,
+        memo=kopf.Memo(running=running),
+        standalone=True,  # leadership is a Lease; kopf's peering is a priority, not an election
+        namespaces=list(settings.watch_namespaces),
+        clusterwide=not settings.watch_namespaces,
+        liveness_endpoint=liveness,
+        stop_flag=running.stop,
+    )
+    return 0 if asked.is_set() else 1
+
+
+def main() -> int:
+    """Errors become one line and an exit code."""
+    try:
+        settings = OperatorSettings.from_environment(os.environ)
+        set_up_logs(settings.log_format, settings.log_level)
+        return asyncio.run(run(settings))
+    except ShoalError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's own output
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

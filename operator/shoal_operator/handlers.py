@@ -1,0 +1,113 @@
+"""The kopf side: the watch of ShardedModels, start, stop, liveness. Thin: everything goes to the Controller.
+
+`on.event` rather than create, update and resume handlers: those keep their progress in annotations, which are writes
+of their own, and one reconcile serves every cause. No handler here makes kopf add a finalizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+from prometheus_client import start_http_server
+
+from shoal.resource import GROUP, PLURAL, VERSION
+from shoal_operator.cluster.api import connect
+from shoal_operator.controller import Controller
+from shoal_operator.errors import OperatorError
+from shoal_operator.metrics import Metrics
+from shoal_operator.settings import OperatorSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Running:
+    """What the handlers share: kopf's memo."""
+
+    settings: OperatorSettings
+    metrics: Metrics
+    stop: asyncio.Event
+    controller: Controller | None = None
+    task: asyncio.Task[None] | None = None
+
+
+def register(registry: kopf.OperatorRegistry) -> None:
+    """Hand the handlers to kopf."""
+    kopf.on.startup(registry=registry)(start)
+    kopf.on.cleanup(registry=registry)(end)
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(event)
+    kopf.on.probe(id="watches", registry=registry)(probe)
+
+
+async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
+    """Connect, and start the controller beside kopf."""
+    settings.posting.enabled = False
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    # kopf writes neither; the names are ours should a future handler make it do so.
+    settings.persistence.finalizer = f"{GROUP}/operator"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    running: Running = memo.running
+    cluster = await connect()
+    running.controller = Controller(cluster, running.settings, running.metrics)
+    if running.settings.metrics_port:
+        start_http_server(running.settings.metrics_port, registry=running.metrics.registry)
+
+    async def run(controller: Controller) -> None:
+        async with cluster:
+            await controller.run()
+
+    running.task = asyncio.create_task(run(running.controller), name="controller")
+    running.task.add_done_callback(lambda task: _ended(running, task))
+
+
+async def end(memo: Any, **_: Any) -> None:
+    """Give the Lease up and stop."""
+    running: Running = memo.running
+    if running.task is not None:
+        running.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
+            await running.task
+
+
+async def event(memo: Any, body: kopf.Body, type: str | None, **_: Any) -> None:
+    """One event of one ShardedModel."""
+    controller = memo.running.controller
+    if controller is not None:
+        controller.saw(type, _plain(body))
+
+
+async def probe(memo: Any, **_: Any) -> str:
+    """Liveness: an error makes kopf's endpoint fail."""
+    controller = memo.running.controller
+    problem = "not started" if controller is None else controller.unhealthy(asyncio.get_running_loop().time())
+    if problem is not None:
+        raise kopf.PermanentError(problem)
+    return "alive"
+
+
+def _ended(running: Running, task: asyncio.Task[None]) -> None:
+    """The controller never ends by itself: when it does, the process must end too, and be started afresh."""
+    if not task.cancelled():
+        log.error("the controller ended, stopping: %s", _reason(task.exception()))
+    running.stop.set()
+
+
+def _reason(error: BaseException | None) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, OperatorError) else repr(error)
+
+
+def _plain(body: Any) -> Any:
+    """kopf's read-only views as plain dicts and lists."""
+    if isinstance(body, dict | kopf.Body) or hasattr(body, "items"):
+        return {key: _plain(value) for key, value in body.items()}
+    return [_plain(value) for value in body] if isinstance(body, list | tuple) else body

@@ -1,0 +1,101 @@
+"""Which nodes may be given stages, which may keep theirs, and the plan that follows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.errors import ShoalError
+from shoal.plan.document import Device, Plan
+from shoal.plan.facts import ModelFacts
+from shoal.plan.sticky import keep_plan
+from shoal.resource.planning import plan_spec_of
+from shoal_operator import names
+from shoal_operator.desired.intent import Intent
+from shoal_operator.desired.stage import PlacedStage
+from shoal_operator.nodes import RESOURCES, NodeView, refusal, selected
+from shoal_operator.reconcile.observed import Observed, device_resource
+
+NAMED: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan in force, what changed in it, and why it is not what was asked for.
+
+    `problem` says why there is no plan for the spec as it is (then `plan` is the last one, or None); `missing` what
+    the plan lacks; `look_again` in how many seconds a node will have been gone for too long.
+    """
+
+    plan: Plan | None
+    problem: str = ""
+    moved: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    look_again: float | None = None
+
+
+def cut_of(intent: Intent) -> str:
+    """Names the cut that the user asks for: another one is a reason to plan anew."""
+    spec = intent.model.spec
+    return names.digest_of([spec.stages.model_dump(mode="json"), [device.value for device in spec.devices]])[:16]
+
+
+def plan_for(intent: Intent, facts: ModelFacts, observed: Observed) -> Planned:
+    """The plan to go on with, as little changed as nodes and spec allow."""
+    spec = intent.model.spec
+    selector, after = spec.placement.node_selector, spec.recovery.replan_after_seconds
+    open_to, refused = [], []
+    for view in observed.nodes:
+        why = refusal(view, selector, spec.placement.tolerations)
+        if why is None:
+            open_to.append(view.facts)
+        else:
+            refused.append(why)
+    staying = [
+        # What a running stage uses it has, whatever the device plugin says just now.
+        replace(view.facts, devices=tuple(Device))
+        for view in observed.nodes
+        if selected(view, selector) and view.lost_for(observed.now) < after
+    ]
+    wanted = replace(plan_spec_of(spec), node_selector={})
+    same_cut = not observed.cut or observed.cut == cut_of(intent)
+    look_again = _look_again(observed, after)
+    if not open_to and observed.plan is None:
+        return Planned(None, problem=_no_nodes(observed.nodes, refused), look_again=look_again)
+    try:
+        kept = keep_plan(observed.plan, facts, open_to, staying, wanted, same_cut=same_cut)
+    except ShoalError as error:
+        others = f" (not used: {'; '.join(refused[:NAMED])})" if refused else ""
+        return Planned(observed.plan, problem=f"{error}{others}", look_again=look_again)
+    return Planned(kept.plan, moved=kept.moved, missing=kept.missing, look_again=look_again)
+
+
+def place(intent: Intent, plan: Plan, observed: Observed) -> tuple[PlacedStage, ...]:
+    """The stages of a plan with their names and the resources that grant their devices."""
+    views = {view.name: view for view in observed.nodes}
+    placed = []
+    for pipeline in plan.pipelines:
+        for stage in pipeline.stages:
+            name = names.stage_name(intent.name, stage, plan.model_digest or "", intent.stage_image)
+            known = RESOURCES.get(stage.device, ())
+            resource = device_resource(observed.children, intent.namespace, name, known)
+            if not resource and stage.node in views:
+                resource = views[stage.node].resources.get(stage.device, "")
+            placed.append(PlacedStage(pipeline.index, stage, name, resource))
+    return tuple(placed)
+
+
+def _look_again(observed: Observed, after: int) -> float | None:
+    """When the next node that holds a stage will have been gone for too long."""
+    if observed.plan is None:
+        return None
+    held = {stage.node for pipeline in observed.plan.pipelines for stage in pipeline.stages}
+    left = [after - view.lost_for(observed.now) for view in observed.nodes if view.name in held and not view.ready]
+    return min((seconds + 0.5 for seconds in left if seconds > 0), default=None)
+
+
+def _no_nodes(views: Sequence[NodeView], refused: Sequence[str]) -> str:
+    if not views:
+        return "there are 0 nodes: nothing can be planned"
+    more = f" and {len(refused) - NAMED} more" if len(refused) > NAMED else ""
+    return f"0 of {len(views)} nodes can hold a stage: {'; '.join(refused[:NAMED])}{more}"

@@ -1,0 +1,167 @@
+"""Once through for one ShardedModel: gather, plan, apply, say how it is. Called for every cause, always the same way.
+
+Nothing is remembered between two calls but what spares writes. Planning and the write of the plan happen under one
+lock: a plan is also the claim on memory that the next model's plan must see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.errors import ManifestError
+from shoal.resource import NodesFile, sharded_model_from_object
+from shoal_operator import names
+from shoal_operator.cluster.cache import Cache
+from shoal_operator.cluster.interface import Cluster
+from shoal_operator.cluster.kinds import DEPLOYMENT, SHARDED_MODEL, Object, Ref, ref_of
+from shoal_operator.desired.intent import Intent
+from shoal_operator.desired.model_job import model_job_name
+from shoal_operator.desired.objects import Known, desired_objects
+from shoal_operator.desired.plan_config import addressed, plan_config_map
+from shoal_operator.desired.router import router_name
+from shoal_operator.errors import OperatorError
+from shoal_operator.queue import Key
+from shoal_operator.reconcile.applying import Applier, unwanted_children
+from shoal_operator.reconcile.certificates import keep_certificates
+from shoal_operator.reconcile.model import ModelState, model_state
+from shoal_operator.reconcile.observed import Observed, observe
+from shoal_operator.reconcile.planning import Planned, cut_of, place, plan_for
+from shoal_operator.reconcile.reporting import Reporter
+from shoal_operator.settings import OperatorSettings
+from shoal_operator.status.findings import Situation, StageState
+
+log = logging.getLogger(__name__)
+DAY: float = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """When to look again even if nothing happens, and whether the model waits for room on some node."""
+
+    look_again: float | None
+    wants_room: bool
+
+
+class Reconciler:
+    """Reconciles ShardedModels; may run for several at the same time, never twice for one."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        settings: OperatorSettings,
+        nodes_file: NodesFile | None = None,
+        wall: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._nodes_file = nodes_file
+        self._wall = wall
+        self._applier = Applier(cluster, cache)
+        self._reporter = Reporter(cluster, cache, settings.pod_name)
+        self._planning = asyncio.Lock()
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Bring one ShardedModel's part of the cluster to what it should be. Raises OperatorError."""
+        body = self._cache.get(Ref(SHARDED_MODEL, *key))
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return Outcome(None, wants_room=False)
+        now = self._wall()
+        try:
+            model = sharded_model_from_object(body)
+        except ManifestError as error:
+            await self._reporter.invalid(body, str(error), now)
+            return Outcome(None, wants_room=False)
+        intent = Intent(model, self._settings)
+        decided: tuple[ModelState, Planned] | None = None
+        problem: OperatorError | None = None
+        try:
+            decided = await self._act(intent, now)
+        except OperatorError as error:
+            if not error.for_people:
+                raise
+            problem = error
+        observed = observe(self._cache, intent, self._nodes_file, now)
+        state, planned = decided or (model_state(intent, observed), Planned(observed.plan))
+        situation = self._situation(intent, observed, state, planned)
+        await self._reporter.report(intent, body, situation, planned.moved, state, problem, now)
+        if problem is not None:
+            raise problem
+        wants_room = bool(planned.problem or planned.missing)
+        return Outcome(min(DAY, planned.look_again or DAY), wants_room)
+
+    async def _act(self, intent: Intent, now: datetime.datetime) -> tuple[ModelState, Planned]:
+        async with self._planning:
+            observed = observe(self._cache, intent, self._nodes_file, now)
+            state = model_state(intent, observed)
+            planned, known, frozen = self._decide(intent, observed, state)
+            if known.plan is not None:
+                claim = plan_config_map(intent, addressed(intent, known.plan, known.placed), known.cut)
+                await self._applier.apply([claim], observed.children)
+        if known.placed:
+            await keep_certificates(intent, observed, self._applier)
+        observed = observe(self._cache, intent, self._nodes_file, now)
+        wanted = desired_objects(intent, known)
+        await self._applier.apply(wanted, observed.children)
+        job = model_job_name(intent)
+
+        def keep(obj: Mapping[str, Any]) -> bool:
+            role = obj["metadata"]["labels"].get(names.ROLE_LABEL)
+            return obj["metadata"]["name"] == job or (frozen and role in (names.STAGE, names.ROUTER, names.STORE))
+
+        unwanted = unwanted_children(observed.children, {ref_of(obj) for obj in wanted}, keep)
+        await self._applier.remove([*unwanted, *([state.spent] if state.spent else ())])
+        return state, planned
+
+    def _decide(self, intent: Intent, observed: Observed, state: ModelState) -> tuple[Planned, Known, bool]:
+        """The plan, what is known because of it, and whether stages and router are to be left as they are."""
+        base = Known(state.facts, state.key, state.origin)
+        if state.facts is None:
+            return Planned(None), base, False
+        if not state.current and not (state.origin == intent.origin == "source"):
+            # The last model goes on being planned only while the next one is made in the same store.
+            return Planned(observed.plan), base, True
+        planned = plan_for(intent, state.facts, observed)
+        if intent.model.spec.replicas == 0:
+            return planned, base, False
+        if planned.plan is None or planned.problem:
+            return planned, base, observed.plan is not None
+        placed = place(intent, planned.plan, observed)
+        return planned, replace(base, plan=planned.plan, placed=placed, cut=cut_of(intent)), False
+
+    def _situation(self, intent: Intent, observed: Observed, state: ModelState, planned: Planned) -> Situation:
+        views = {view.name: view for view in observed.nodes}
+        plan = planned.plan
+        placed = place(intent, plan, observed) if plan is not None and intent.model.spec.replicas else ()
+        stages = tuple(
+            StageState(
+                each,
+                observed.pod_of_stage(each.name),
+                observed.child(Ref(DEPLOYMENT, intent.namespace, each.name)),
+                views.get(each.stage.node),
+            )
+            for each in placed
+        )
+        routers = observed.pods_of(names.ROUTER)
+        return Situation(
+            replicas=intent.model.spec.replicas,
+            model_known=state.facts is not None,
+            model_current=state.current,
+            model_trouble=state.trouble,
+            plan=plan,
+            plan_problem=planned.problem,
+            missing=planned.missing,
+            moved=planned.moved,
+            stages=stages,
+            router=routers[0] if routers else None,
+            router_deployment=_deployment(observed, intent),
+        )
+
+
+def _deployment(observed: Observed, intent: Intent) -> Object | None:
+    return observed.child(Ref(DEPLOYMENT, intent.namespace, router_name(intent.name)))

@@ -1,0 +1,62 @@
+"""Events for decisions, as `kubectl describe` shows them: what moved, what turned true or false. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Final
+
+from shoal.resource import Condition
+from shoal.resource.status import ConditionType
+from shoal_operator import names
+from shoal_operator.cluster.kinds import EVENT, Object
+from shoal_operator.desired.intent import Intent
+from shoal_operator.status.conditions import Finding, stamp
+
+BAD_WHEN_TRUE: Final = (ConditionType.DEGRADED,)
+QUIET: Final = (ConditionType.PROGRESSING,)
+
+
+def events_for(
+    before: Iterable[Condition], findings: Iterable[Finding], decisions: Iterable[str]
+) -> list[tuple[str, str, str]]:
+    """(type, reason, message) of each event that this reconcile gives rise to."""
+    old = {condition.type: condition for condition in before}
+    found = [("Normal", "Replanned", decision) for decision in decisions]
+    for each in findings:
+        last = old.get(each.type.value)
+        same = last is not None and (last.status, last.reason) == (each.status, each.reason)
+        if same or each.type in QUIET or (last is None and each.status != "True"):
+            continue
+        good = (each.status == "True") != (each.type in BAD_WHEN_TRUE)
+        if last is None and each.type in BAD_WHEN_TRUE and good:
+            continue
+        found.append(("Normal" if good else "Warning", each.reason, f"{each.type.value}: {each.message}"))
+    return found
+
+
+def event_object(intent: Intent, kind: str, reason: str, message: str, reporter: str, now: datetime.datetime) -> Object:
+    """The Event."""
+    metadata = intent.model.metadata
+    said = names.digest_of([metadata.uid, metadata.generation, stamp(now), kind, reason, message])[:16]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"name": f"{intent.name}.{said}", "namespace": intent.namespace},
+        "involvedObject": {
+            "apiVersion": intent.model.api_version,
+            "kind": intent.model.kind,
+            "name": intent.name,
+            "namespace": intent.namespace,
+            "uid": metadata.uid or "",
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:1024],
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": 1,
+        "source": {"component": names.MANAGER},
+        "reportingComponent": names.MANAGER,
+        "reportingInstance": reporter,
+    }
