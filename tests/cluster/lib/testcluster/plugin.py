@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from testcluster import binaries
+from testcluster import binaries, chart
 from testcluster.api import Api
 from testcluster.audit import AuditLog
 from testcluster.control_plane import ControlPlane, running
 from testcluster.crds import install_crd
+from testcluster.kubeconfig import Kubeconfig
 from testcluster.kubectl import Command
 from testcluster.kubelet import Kubelet
 from testcluster.nodes import Nodes
@@ -153,3 +154,17 @@ def kubectl(control_plane: ControlPlane, tmp_path: Path) -> Command:
 def helm(helm_program: Path, control_plane: ControlPlane, tmp_path: Path) -> Command:
     """helm as cluster-admin."""
     return Command(program=helm_program, kubeconfig=control_plane.admin, home=tmp_path)
+
+
+@pytest.fixture
+def chart_service_account(
+    request: pytest.FixtureRequest, helm: Command, admin: Api, namespace: str, tmp_path: Path
+) -> Iterator[Kubeconfig]:
+    """The operator's ServiceAccount in the test's namespace, with the chart's rights: what is tested acts as it.
+
+    The chart's values are those of the marker `chart_values(mode="Namespaced", ...)`, or the default ones.
+    """
+    marker = request.node.get_closest_marker("chart_values")
+    manifests = chart.rendered(helm, ROOT / "charts/shoal", namespace, dict(marker.kwargs) if marker else {}, tmp_path)
+    yield chart.grant(admin, manifests, namespace, tmp_path)
+    chart.withdraw(admin, manifests)
