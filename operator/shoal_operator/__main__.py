@@ -30,14 +30,12 @@ async def run(settings: OperatorSettings) -> int:
         loop.add_signal_handler(number, stop)
     registry = kopf.OperatorRegistry()
     register(registry)
-    liveness = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
     await kopf.operator(
         registry=registry,
         memo=kopf.Memo(running=running),
         standalone=True,  # leadership is a Lease; kopf's peering is a priority, not an election
         namespaces=list(settings.watch_namespaces),
         clusterwide=not settings.watch_namespaces,
-        liveness_endpoint=liveness,
         stop_flag=running.stop,
     )
     return 0 if asked.is_set() else 1

@@ -84,6 +84,11 @@ class Controller:
             return f"the watch of ShardedModels has not delivered {late[0]}"
         return None
 
+    @property
+    def ready(self) -> bool:
+        """Whether every watch has its first list."""
+        return all(informer.synced.is_set() for informer in self._informers)
+
     async def synced(self) -> None:
         """Wait until every watch has its first list."""
         async with asyncio.timeout(SYNC_SECONDS):

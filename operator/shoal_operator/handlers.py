@@ -1,4 +1,4 @@
-"""The kopf side: the watch of ShardedModels, start, stop, liveness. Thin: everything goes to the Controller.
+"""The kopf side: the watch of ShardedModels, start and stop. Thin: everything goes to the Controller.
 
 `on.event` rather than create, update and resume handlers: those keep their progress in annotations, which are writes
 of their own, and one reconcile serves every cause. No handler here makes kopf add a finalizer.
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import kopf
+from aiohttp import web
 from prometheus_client import start_http_server
 
 from shoal.resource import GROUP, PLURAL, VERSION
 from shoal_operator.cluster.api import connect
 from shoal_operator.controller import Controller
 from shoal_operator.errors import OperatorError
+from shoal_operator.health import serve_health
 from shoal_operator.metrics import Metrics
 from shoal_operator.settings import OperatorSettings
 
@@ -34,6 +36,7 @@ class Running:
     stop: asyncio.Event
     controller: Controller | None = None
     task: asyncio.Task[None] | None = None
+    health: web.AppRunner | None = None
 
 
 def register(registry: kopf.OperatorRegistry) -> None:
@@ -41,7 +44,6 @@ def register(registry: kopf.OperatorRegistry) -> None:
     kopf.on.startup(registry=registry)(start)
     kopf.on.cleanup(registry=registry)(end)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(event)
-    kopf.on.probe(id="watches", registry=registry)(probe)
 
 
 async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
@@ -60,6 +62,9 @@ async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
     if running.settings.metrics_port:
         start_http_server(running.settings.metrics_port, registry=running.metrics.registry)
 
+    if running.settings.health_port:
+        running.health = await serve_health(running.controller, running.settings.health_port)
+
     async def run(controller: Controller) -> None:
         async with cluster:
             await controller.run()
@@ -75,6 +80,8 @@ async def end(memo: Any, **_: Any) -> None:
         running.task.cancel()
         with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
             await running.task
+    if running.health is not None:
+        await running.health.cleanup()
 
 
 async def event(memo: Any, body: kopf.Body, type: str | None, **_: Any) -> None:
@@ -82,15 +89,6 @@ async def event(memo: Any, body: kopf.Body, type: str | None, **_: Any) -> None:
     controller = memo.running.controller
     if controller is not None:
         controller.saw(type, _plain(body))
-
-
-async def probe(memo: Any, **_: Any) -> str:
-    """Liveness: an error makes kopf's endpoint fail."""
-    controller = memo.running.controller
-    problem = "not started" if controller is None else controller.unhealthy(asyncio.get_running_loop().time())
-    if problem is not None:
-        raise kopf.PermanentError(problem)
-    return "alive"
 
 
 def _ended(running: Running, task: asyncio.Task[None]) -> None:

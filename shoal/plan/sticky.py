@@ -88,7 +88,7 @@ class _Keeper:
         self._nodes = nodes
         self._spec = spec
         self._costs = Costs(model, spec)
-        self._staying = {node.name: node for node in (*staying, *nodes)}
+        self._staying = {node.name: node for node in (*nodes, *staying)}
         self._sites, self._refused = usable_sites(nodes, spec)
         self._moved: list[str] = []
         self._missing: list[str] = []

@@ -8,8 +8,8 @@ fault after a call is an answer that got lost: the change has happened.
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,7 @@ class FakeCluster:
         """Set an object as it is, keeping the uid of one that exists."""
         ref = ref_of(obj)
         before = self.objects.get(ref)
-        after = copy.deepcopy(obj)
+        after = _copy(obj)
         metadata = after["metadata"]
         old = before["metadata"] if before else {}
         metadata.setdefault("uid", old.get("uid") or f"uid-{ref.kind.kind.lower()}-{ref.name}-{next(self._versions)}")
@@ -81,7 +81,7 @@ class FakeCluster:
         """See `Cluster.list`."""
         self._before("list", Ref(kind, namespace, ""))
         items = [obj for obj in self.of_kind(kind) if _matches(obj, namespace, labels)]
-        return Listing(tuple(copy.deepcopy(items)), str(self._newest()))
+        return Listing(tuple(_copy(items)), str(self._newest()))
 
     async def watch(
         self, kind: Kind, resource_version: str, namespace: str = "", labels: Mapping[str, str] | None = None
@@ -92,14 +92,14 @@ class FakeCluster:
             self._changed.clear()
             for version, its_kind, event in list(self._log):
                 if version > seen and its_kind == kind and _matches(event.object, namespace, labels):
-                    yield WatchEvent(event.change, copy.deepcopy(event.object))
+                    yield WatchEvent(event.change, _copy(event.object))
                 seen = max(seen, version)
             await self._changed.wait()
 
     async def get(self, ref: Ref) -> Object | None:
         """See `Cluster.get`."""
         self._before("get", ref)
-        return copy.deepcopy(self.objects.get(ref))
+        return _copy(self.objects.get(ref))
 
     async def apply(self, obj: Object, *, force: bool) -> Object:
         """See `Cluster.apply`. An object that somebody else made conflicts unless forced."""
@@ -108,7 +108,7 @@ class FakeCluster:
         before = self.objects.get(ref)
         if before is not None and not force and not _ours(before, obj):
             raise ApiConflict(f"patch {ref}", "a field is managed by somebody else", status=409)
-        after = copy.deepcopy(obj)
+        after = _copy(obj)
         if before is not None:
             after["metadata"] |= {key: before["metadata"][key] for key in _OWN if key in before["metadata"]}
             if "status" in before:
@@ -123,7 +123,7 @@ class FakeCluster:
         uid = obj["metadata"].get("uid")
         if uid is not None and uid != before["metadata"]["uid"]:
             raise ApiConflict(f"patch {ref} status", "another object has this name now", status=409)
-        after = {**copy.deepcopy(before), "status": copy.deepcopy(obj["status"])}
+        after = {**_copy(before), "status": _copy(obj["status"])}
         return self._write("patch", ref, before, after)
 
     async def create(self, obj: Object) -> Object:
@@ -132,7 +132,7 @@ class FakeCluster:
         self._before("create", ref)
         if ref in self.objects:
             raise ApiConflict(f"create {ref}", "it exists", status=409)
-        return self._write("create", ref, None, copy.deepcopy(obj))
+        return self._write("create", ref, None, _copy(obj))
 
     async def replace(self, obj: Object) -> Object:
         """See `Cluster.replace`."""
@@ -142,7 +142,7 @@ class FakeCluster:
         version = obj["metadata"].get("resourceVersion")
         if version is not None and version != before["metadata"]["resourceVersion"]:
             raise ApiConflict(f"update {ref}", "it changed meanwhile", status=409)
-        return self._write("update", ref, before, copy.deepcopy(obj))
+        return self._write("update", ref, before, _copy(obj))
 
     async def delete(self, ref: Ref, uid: str) -> None:
         """See `Cluster.delete`."""
@@ -168,10 +168,10 @@ class FakeCluster:
         # The garbage collector takes what names an owner that is gone.
         owners = {owner["uid"] for owner in after["metadata"].get("ownerReferences", ())}
         if owners and not owners & {obj["metadata"]["uid"] for obj in self.objects.values()}:
-            stored = copy.deepcopy(self.objects[ref])
+            stored = _copy(self.objects[ref])
             self.remove(ref)
         else:
-            stored = copy.deepcopy(self.objects[ref])
+            stored = _copy(self.objects[ref])
         self._after(verb, ref)
         return stored
 
@@ -184,7 +184,7 @@ class FakeCluster:
 
     def _report(self, change: Change, obj: Object) -> None:
         version = next(self._versions)
-        event = WatchEvent(change, copy.deepcopy(obj))
+        event = WatchEvent(change, _copy(obj))
         if change is Change.DELETED:
             event.object["metadata"]["resourceVersion"] = str(version)
         self._log.append((version, ref_of(obj).kind, event))
@@ -219,3 +219,8 @@ def _ours(before: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
 def _bare(obj: Mapping[str, Any]) -> Object:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in _OWN}
     return {**obj, "metadata": metadata}
+
+
+def _copy(value: Any) -> Any:
+    """A copy of what is JSON anyway; several times quicker than a deep copy."""
+    return json.loads(json.dumps(value))

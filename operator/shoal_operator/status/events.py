@@ -11,10 +11,27 @@ from shoal.resource.status import ConditionType
 from shoal_operator import names
 from shoal_operator.cluster.kinds import EVENT, Object
 from shoal_operator.desired.intent import Intent
-from shoal_operator.status.conditions import Finding, stamp
+from shoal_operator.status.conditions import SUM, Finding, stamp
 
-BAD_WHEN_TRUE: Final = (ConditionType.DEGRADED,)
-QUIET: Final = (ConditionType.PROGRESSING,)
+GOOD_NEWS: Final = (ConditionType.PLANNED, ConditionType.MODEL_AVAILABLE, ConditionType.READY)
+"""Conditions that are worth an event when they become true; the others follow from them."""
+
+ON_ITS_WAY: Final = frozenset(
+    {
+        "Starting",
+        "Pulling",
+        "Loading",
+        "Compiling",
+        "Terminating",
+        "NoStages",
+        "NoRouter",
+        "ChainNotOpen",
+        "ModelUnknown",
+        "Pending",
+        "ScaledToZero",
+    }
+)
+"""Reasons that will pass: a Warning for them would teach people not to read Warnings."""
 
 
 def events_for(
@@ -25,13 +42,18 @@ def events_for(
     found = [("Normal", "Replanned", decision) for decision in decisions]
     for each in findings:
         last = old.get(each.type.value)
-        same = last is not None and (last.status, last.reason) == (each.status, each.reason)
-        if same or each.type in QUIET or (last is None and each.status != "True"):
+        if last is not None and (last.status, last.reason) == (each.status, each.reason):
             continue
-        good = (each.status == "True") != (each.type in BAD_WHEN_TRUE)
-        if last is None and each.type in BAD_WHEN_TRUE and good:
-            continue
-        found.append(("Normal" if good else "Warning", each.reason, f"{each.type.value}: {each.message}"))
+        said = (each.reason, f"{each.type.value}: {each.message}")
+        if each.type is ConditionType.DEGRADED:
+            if each.status == "True":
+                found.append(("Warning", *said))
+            elif last is not None and last.status == "True":
+                found.append(("Normal", "Recovered", "Degraded: everything is as planned again"))
+        elif each.status == "True" and each.type in GOOD_NEWS:
+            found.append(("Normal", *said))
+        elif each.status == "False" and each.type in SUM and each.reason not in ON_ITS_WAY:
+            found.append(("Warning", *said))
     return found
 
 
