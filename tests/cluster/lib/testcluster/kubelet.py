@@ -154,7 +154,8 @@ def _container(container: Manifest, fate: PodFate, now: str) -> Manifest:
         state = {"waiting": {"reason": fate.waiting, "message": fate.message}}
     elif fate.phase in ("Succeeded", "Failed"):
         reason = "Completed" if fate.phase == "Succeeded" else "Error"
-        state = {"terminated": {"exitCode": fate.exit_code, "reason": reason, "startedAt": now, "finishedAt": now}}
+        terminated = {"exitCode": fate.exit_code, "reason": reason, "startedAt": now, "finishedAt": now}
+        state = {"terminated": terminated | ({"message": fate.message} if fate.message else {})}
     else:
         state = {"running": {"startedAt": now}}
     return {
