@@ -85,6 +85,7 @@ def test_default_installs_these_kinds(render):
     assert sorted(each["kind"] for each in render()) == [
         *["ClusterRole"] * 4,
         "ClusterRoleBinding",
+        "ConfigMap",
         "CustomResourceDefinition",
         "Deployment",
         "Pod",
@@ -112,7 +113,8 @@ def test_namespaced_mode_serves_its_own_namespace_unless_told_otherwise(render):
 def test_nodes_of_the_values_are_a_nodes_file(render):
     node = NODE | {"devices": ["GPU"], "maxMemory": "16Gi", "speed": {"GPU": 1.0}, "linkMs": 0.4, "labels": {"a": "b"}}
     manifests = render(NAMESPACED | {"nodes": [node]})
-    file = parse_nodes(the(manifests, "ConfigMap")["data"]["nodes.yaml"])
+    (nodes,) = [each for each in of_kind(manifests, "ConfigMap") if "nodes.yaml" in each["data"]]
+    file = parse_nodes(nodes["data"]["nodes.yaml"])
     assert [(each.name, each.max_memory, each.link_ms) for each in file.nodes] == [("pc-1", "16Gi", 0.4)]
     pod = the(manifests, "Deployment")["spec"]["template"]["spec"]
     mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
@@ -238,6 +240,14 @@ def test_service_monitor_finds_the_service_of_the_operator(render):
     assert ports["health"] == OperatorSettings().health_port
 
 
+def test_dashboards_arrive_as_they_are_and_can_be_left_out(render):
+    (held,) = [each for each in of_kind(render(), "ConfigMap") if each["metadata"]["name"].endswith("-dashboards")]
+    assert held["metadata"]["labels"]["grafana_dashboard"] == "1"
+    file = CHART / "files/dashboards/operator.json"
+    assert json.loads(held["data"]["shoal-operator.json"]) == json.loads(file.read_text())
+    assert of_kind(render({"metrics": {"dashboard": {"enabled": False}}}), "ConfigMap") == []
+
+
 # Read by list and watch, changed by apply, removed by delete: what the operator does with each of its children.
 CHILD_VERBS = {"list", "watch", "create", "patch", "delete"}
 
@@ -264,18 +274,21 @@ def test_case_105_rights_are_those_of_the_kinds_that_the_operator_uses(render):
         wanted[(read.group, read.plural)] = {"list", "watch"}
     wanted[("shoal.dev", "shardedmodels/status")] = {"patch"}
     wanted[("", "events")] = {"create"}
+    # kopf watches for the kind itself.
+    wanted[("apiextensions.k8s.io", "customresourcedefinitions")] = {"list", "watch"}
     assert granted(role["rules"]) == wanted
     lease = the(manifests, "Role")
     assert granted(lease["rules"]) == {("coordination.k8s.io", "leases"): {"get", "create", "update"}}
 
 
-def test_rights_in_a_namespace_are_the_same_without_the_nodes(render):
+def test_rights_in_a_namespace_are_the_same_without_what_is_cluster_wide(render):
     (everywhere,) = [
         each for each in of_kind(render(), "ClusterRole") if each["metadata"]["name"].endswith("-operator")
     ]
     (here,) = [each for each in of_kind(render(NAMESPACED), "Role") if each["metadata"]["name"].endswith("-operator")]
     wanted = granted(everywhere["rules"])
     assert wanted.pop(("", "nodes")) == {"list", "watch"}
+    assert wanted.pop(("apiextensions.k8s.io", "customresourcedefinitions")) == {"list", "watch"}
     assert granted(here["rules"]) == wanted
 
 

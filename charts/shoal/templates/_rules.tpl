@@ -45,10 +45,14 @@ apply (a patch, and a create when the object is new), and go by delete. What run
   verbs: [list, watch, create, patch, delete]
 {{- end }}
 
-{{/* In the whole cluster: what planning on Node objects needs to see. */}}
+{{/* In the whole cluster: what planning on Node objects needs to see, and whether the CRD is there. */}}
 {{- define "shoal.rules.nodes" -}}
 - apiGroups: [""]
   resources: [nodes]
+  verbs: [list, watch]
+# kopf waits for its kind to appear, and for it to come back after an upgrade of the CRD.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
   verbs: [list, watch]
 {{- end }}
 

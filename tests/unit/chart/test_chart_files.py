@@ -12,6 +12,7 @@ import yaml
 
 from shoal import __version__
 from shoal.resource import GROUP, KIND, PLURAL
+from shoal_operator.metrics import Metrics
 from shoal_operator.settings import PREFIX, OperatorSettings
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +81,7 @@ def keys(values: dict[str, Any], where: str = "") -> set[str]:
 
 
 def test_every_value_has_a_default_and_a_schema():
-    free = ("resources.requests.", "resources.limits.")
+    free = ("resources.requests.", "resources.limits.", "metrics.dashboard.labels.")
     given = {key for key in keys(VALUES) if not key.startswith(free)}
     assert given == set(properties(SCHEMA)) - {"global"}
 
@@ -88,3 +89,18 @@ def test_every_value_has_a_default_and_a_schema():
 @pytest.mark.parametrize("name", [name for name, each in properties(SCHEMA).items() if "properties" in each])
 def test_schema_refuses_unknown_keys(name):
     assert properties(SCHEMA)[name]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("file", sorted((CHART / "files/dashboards").glob("*.json")), ids=lambda file: file.stem)
+def test_dashboards_show_metrics_that_exist(file):
+    known = {
+        sample
+        for family in Metrics().registry.collect()
+        for sample in (family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count")
+    }
+    dashboard = json.loads(file.read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    named = {name for query in queries for name in re.findall(r"shoal_\w+", query)}
+    assert named
+    assert named <= known
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
