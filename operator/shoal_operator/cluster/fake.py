@@ -12,12 +12,13 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal_operator.cluster.interface import Change, Listing, WatchEvent
 from shoal_operator.cluster.kinds import Kind, Object, Ref, ref_of
 from shoal_operator.errors import ApiConflict, ApiNotFound
 
+T = TypeVar("T")
 _OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
 
 
@@ -221,6 +222,7 @@ def _bare(obj: Mapping[str, Any]) -> Object:
     return {**obj, "metadata": metadata}
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: T) -> T:
     """A copy of what is JSON anyway; several times quicker than a deep copy."""
-    return json.loads(json.dumps(value))
+    copied: T = json.loads(json.dumps(value))
+    return copied

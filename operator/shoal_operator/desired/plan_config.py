@@ -6,14 +6,12 @@ compiled model outlive the pod that reported them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from shoal.manifest import ModelShape
 from shoal.plan.document import Plan
 from shoal.plan.facts import ModelFacts
+from shoal.plan.facts_json import facts_to_json
 from shoal_operator import names
 from shoal_operator.cluster.kinds import CONFIG_MAP, Object
 from shoal_operator.desired.intent import Intent, annotated
@@ -68,23 +66,6 @@ def facts_config_map(intent: Intent, facts: ModelFacts, key: str, origin: str) -
         CONFIG_MAP,
         facts_name(intent.name),
         names.COMPILE,
-        {"data": {FACTS_KEY: json.dumps(facts_document(facts), sort_keys=True)}},
+        {"data": {FACTS_KEY: facts_to_json(facts)}},
     )
     return annotated(obj, {names.KEY_ANNOTATION: key, names.ORIGIN_ANNOTATION: origin})
-
-
-def facts_document(facts: ModelFacts) -> dict[str, Any]:
-    """Facts as plain data."""
-    return {**asdict(facts), "shape": facts.shape.model_dump(mode="json")}
-
-
-def read_facts(data: Mapping[str, Any]) -> ModelFacts:
-    """Facts from plain data. Raises KeyError, TypeError or ValueError for anything else."""
-    return ModelFacts(
-        shape=ModelShape.model_validate(data["shape"]),
-        embed_bytes=int(data["embed_bytes"]),
-        layer_bytes=tuple(int(size) for size in data["layer_bytes"]),
-        head_bytes=int(data["head_bytes"]),
-        largest_tensors=tuple(int(size) for size in data["largest_tensors"]),
-        digest=data["digest"],
-    )

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
 from shoal.plan.document import Plan
 from shoal.plan.facts import ModelFacts
+from shoal.plan.facts_json import facts_from_json
 from shoal.resource import NodesFile
 from shoal_operator import names
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, Object, Ref, kind_of, ref_of
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import REPORT
-from shoal_operator.desired.plan_config import FACTS_KEY, PLAN_KEY, facts_name, plan_name, read_facts
+from shoal_operator.desired.plan_config import FACTS_KEY, PLAN_KEY, facts_name, plan_name
 from shoal_operator.nodes import NodeView, nodes_of_file, view_nodes
 
 log = logging.getLogger(__name__)
@@ -136,8 +135,7 @@ def _known(obj: Object | None) -> tuple[ModelFacts | None, str]:
 
 def _facts(text: str, where: Ref) -> ModelFacts | None:
     try:
-        data: Any = json.loads(text)
-        return read_facts(data)
-    except (ValueError, KeyError, TypeError) as error:
+        return facts_from_json(text)
+    except ValueError as error:
         log.warning("%s says nothing of the model that can be read: %s", where, error)
         return None

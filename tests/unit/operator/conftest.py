@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import yaml
 
 from shoal.manifest import ModelShape
 from shoal.plan.facts import ModelFacts
+from shoal.plan.facts_json import facts_to_json
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.fake import FakeCluster
 from shoal_operator.cluster.fake_workloads import FakeWorkloads
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref
-from shoal_operator.desired.plan_config import facts_document
 from shoal_operator.reconcile.reconciler import Outcome, Reconciler
 from shoal_operator.settings import OperatorSettings
 
@@ -71,7 +70,7 @@ class Office:
         self.settings = settings or OperatorSettings(stage_image="stage:1", router_image="router:1")
         self.cluster = FakeCluster(*objects)
         self.facts = llama_facts()
-        self.workloads = FakeWorkloads(self.cluster, json.dumps(facts_document(self.facts)))
+        self.workloads = FakeWorkloads(self.cluster, facts_to_json(self.facts))
         self.now = START
         self.new_operator()
 

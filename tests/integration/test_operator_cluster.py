@@ -1,0 +1,257 @@
+"""The operator on a real API server, as the chart's ServiceAccount: what it makes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shoal.manifest import ModelShape
+from shoal.plan.facts import ModelFacts
+from shoal.plan.facts_json import facts_to_json
+from testcluster.api import Api, Manifest
+from testcluster.audit import AuditLog
+from testcluster.kubeconfig import Kubeconfig
+from testcluster.kubelet import OOM_KILLED, RUNNING, Kubelet, PodFate
+from testcluster.nodes import Nodes
+from testcluster.processes import Process, free_ports, wait_until
+
+ROOT = Path(__file__).parents[2]
+MODELS = "shoal.dev/v1alpha1", "shardedmodels"
+DEADLINE_S = 60.0
+MIB = 1 << 20
+
+
+def report() -> str:
+    """What the compile Job says of Llama 3.1 8B in INT4, nearly."""
+    shape = ModelShape(
+        family="llama", layers=32, hidden_size=4096, heads=32, kv_heads=8, head_size=128, vocab_size=128256,
+        max_context=131072,
+    )  # fmt: skip
+    facts = ModelFacts(
+        shape=shape,
+        embed_bytes=525 * MIB,
+        layer_bytes=(125 * MIB,) * 32,
+        head_bytes=525 * MIB,
+        largest_tensors=(525 * MIB, *(30 * MIB,) * 32, 525 * MIB),
+        digest="a" * 64,
+    )
+    return facts_to_json(facts)
+
+
+def all_well(pod: Manifest) -> PodFate:
+    owners = {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}
+    return PodFate(phase="Succeeded", ready=False, message=report()) if "Job" in owners else RUNNING
+
+
+def example(name: str = "llama-8b", **spec: Any) -> Manifest:
+    body: Manifest = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    body["metadata"]["name"] = name
+    body["spec"] |= spec
+    return body
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path, namespace: str, chart_service_account: Kubeconfig) -> Iterator[Start]:
+    """Starts operators, and ends them."""
+    running: list[Process] = []
+
+    def start_one(name: str = "operator-0", **settings: str) -> Process:
+        (health,) = free_ports(1)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(chart_service_account.path),
+            "SHOAL_NAMESPACE": namespace,
+            "SHOAL_WATCH_NAMESPACES": namespace,
+            "SHOAL_POD_NAME": name,
+            "SHOAL_METRICS_PORT": "0",
+            "SHOAL_HEALTH_PORT": str(health),
+            "SHOAL_LEASE_SECONDS": "3",
+            "SHOAL_LOG_FORMAT": "text",
+        } | settings
+        command = [sys.executable, "-m", "shoal_operator"]
+        process = Process.start(name, command, log=tmp_path / f"{name}.log", environment=environment)
+        running.append(process)
+        return process
+
+    yield start_one
+    for process in running:
+        process.stop()
+
+
+@pytest.fixture
+def office(crd: str, nodes: Nodes, kubelet: Kubelet) -> list[str]:
+    kubelet.decide(all_well)
+    return nodes.add_lunar_lake("28Gi", "14Gi", "14Gi", "12Gi", "10Gi")
+
+
+class Cluster:
+    """What a test asks of the cluster."""
+
+    def __init__(self, admin: Api, namespace: str) -> None:
+        self.admin = admin
+        self.namespace = namespace
+
+    def condition(self, kind: str, name: str = "llama-8b") -> dict[str, Any]:
+        body = self.admin.get(*MODELS, name, namespace=self.namespace)
+        for each in body.get("status", {}).get("conditions", []):
+            if each["type"] == kind:
+                return dict(each)
+        return {"status": "", "reason": ""}
+
+    def wait_for(self, kind: str, status: str = "True", reason: str = "", name: str = "llama-8b") -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            condition = self.condition(kind, name)
+            return condition if condition["status"] == status and reason in ("", condition["reason"]) else None
+
+        try:
+            return wait_until(found, what=f"{kind}={status} {reason}", deadline_s=DEADLINE_S)
+        except Exception:
+            print(json.dumps(self.admin.get(*MODELS, name, namespace=self.namespace).get("status"), indent=1))  # noqa: T201
+            raise
+
+    def stages(self) -> dict[str, str]:
+        """Name of each stage's Deployment, and its node."""
+        found = {}
+        for each in self.admin.list("apps/v1", "deployments", namespace=self.namespace):
+            if each["metadata"]["labels"].get("shoal.dev/role") == "stage":
+                terms = each["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+                term = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]
+                found[each["metadata"]["name"]] = term["matchFields"][0]["values"][0]
+        return found
+
+
+@pytest.fixture
+def cluster(admin: Api, namespace: str) -> Cluster:
+    return Cluster(admin, namespace)
+
+
+@pytest.fixture
+def serving(start: Start, office: list[str], admin: Api, namespace: str, cluster: Cluster) -> Process:
+    """An operator and a model that serves."""
+    operator = start()
+    admin.apply(example(), namespace=namespace)
+    cluster.wait_for("Ready")
+    return operator
+
+
+def test_apply_of_the_example_serves(serving, cluster, admin, namespace, kubectl):
+    assert len(cluster.stages()) >= 1
+    kubectl("wait", "--for=condition=Ready", "smodel/llama-8b", "--namespace", namespace, "--timeout=30s")
+    table = kubectl("get", "smodel", "--namespace", namespace)
+    assert "READY" in table
+    assert "Serving" in table
+    log = serving.log.read_text()
+    assert "ERROR" not in log
+    assert "Traceback" not in log
+
+
+def test_case_99_deleting_needs_no_operator_and_leaves_nothing(serving, cluster, admin, namespace):
+    serving.stop()
+    assert not admin.get(*MODELS, "llama-8b", namespace=namespace)["metadata"].get("finalizers")
+    admin.delete(*MODELS, "llama-8b", namespace=namespace)
+
+    def left() -> list[str]:
+        kinds = (
+            ("apps/v1", "deployments"),
+            ("v1", "services"),
+            ("v1", "configmaps"),
+            ("v1", "secrets"),
+            ("batch/v1", "jobs"),
+            ("v1", "persistentvolumeclaims"),
+            ("networking.k8s.io/v1", "networkpolicies"),
+            ("policy/v1", "poddisruptionbudgets"),
+            ("rbac.authorization.k8s.io/v1", "roles"),
+            ("rbac.authorization.k8s.io/v1", "rolebindings"),
+            ("v1", "serviceaccounts"),
+        )
+        return [
+            f"{resource}/{each['metadata']['name']}"
+            for version, resource in kinds
+            for each in admin.list(version, resource, namespace=namespace)
+            if "shoal.dev/model" in each["metadata"].get("labels", {})
+        ]
+
+    wait_until(lambda: not left(), what="an empty namespace", deadline_s=DEADLINE_S)
+
+
+def test_case_103_idle_writes_nothing(serving, cluster, audit: AuditLog, chart_service_account, admin, namespace):
+    # A change of its own shows that the operator is awake, and ends the tail of the first reconciles.
+    admin.apply(example(replicas=0), namespace=namespace)
+    cluster.wait_for("Ready", "False", "ScaledToZero")
+    admin.apply(example(), namespace=namespace)
+    cluster.wait_for("Ready")
+    mark = audit.mark()
+    for number in range(30):
+        admin.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "noise", "labels": {"app.kubernetes.io/managed-by": "shoal-operator"}},
+                "data": {"number": str(number)},
+            },
+            namespace=namespace,
+        )
+    assert audit.writes(user=chart_service_account.user, since=mark) == []
+
+
+def test_a_stage_that_is_killed_for_memory_says_so(serving, cluster, kubelet):
+    def decide(pod: Manifest) -> PodFate:
+        if pod["metadata"]["labels"].get("shoal.dev/stage") == "0":
+            return OOM_KILLED
+        return all_well(pod)
+
+    kubelet.decide(decide)
+    condition = cluster.wait_for("StagesReady", "False", "OOMKilled")
+    assert "stage 0 on" in condition["message"]
+    kubelet.decide(all_well)
+    cluster.wait_for("Ready")
+
+
+def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start, office, admin, namespace, cluster, nodes):
+    start()
+    admin.apply(example(recovery={"replanAfterSeconds": 2}, stages={"count": 2}), namespace=namespace)
+    cluster.wait_for("Ready")
+    before = cluster.stages()
+    lost = next(node for name, node in before.items() if "-s1-" in name)
+    nodes.lose(lost)
+    moved = wait_until(
+        lambda: now if len(now := cluster.stages()) == 2 and lost not in now.values() else None,
+        what=f"a plan without {lost}",
+        deadline_s=DEADLINE_S,
+    )
+    kept = next(name for name in before if "-s0-" in name)
+    assert moved[kept] == before[kept]
+    cluster.wait_for("Ready")
+    assert cluster.condition("Degraded")["status"] == "False"
+
+
+def test_case_95_two_operators_never_act_at_once(start, office, admin, namespace, cluster, audit, control_plane):
+    first, second = start("operator-0"), start("operator-1")
+    admin.apply(example(), namespace=namespace)
+    cluster.wait_for("Ready")
+    names = sorted(cluster.stages())
+    leader = wait_until(
+        lambda: admin.get("coordination.k8s.io/v1", "leases", "shoal-operator", namespace=namespace)["spec"].get(
+            "holderIdentity"
+        ),
+        what="a leader",
+        deadline_s=DEADLINE_S,
+    )
+    (first if leader == "operator-0" else second).kill()
+    admin.delete("v1", "services", "llama-8b", namespace=namespace)
+    wait_until(
+        lambda: admin.find("v1", "services", "llama-8b", namespace=namespace),
+        what="the Service again, by the other operator",
+        deadline_s=DEADLINE_S,
+    )
+    assert sorted(cluster.stages()) == names
