@@ -51,6 +51,12 @@ test-all: .venv/.synced-dev ## run every test, the slow ones too
 	$(say) "all tests, with the slow ones"
 	@$(BIN)/python -m pytest tests $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: .venv/.synced-dev ## run the tests on a real Kubernetes control plane, built once with Go
+	$(say) "cluster tests: etcd, API server, controller manager and scheduler on loopback"
+	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster
+	@$(BIN)/python -m pytest tests -m "cluster and not slow" $(ARGS)
+
 .PHONY: lint
 lint: .venv/.synced-dev ## ruff, mypy --strict and the layers between the packages
 	$(say) "ruff check"
