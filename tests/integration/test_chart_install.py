@@ -129,9 +129,9 @@ def test_pods_are_admitted_where_only_restricted_ones_are(helm, admin, namespace
 def test_install_says_the_next_command_and_helm_test_passes(helm, kubectl, namespace, release, pc):
     shown = helm("install", release, str(CHART), "-n", namespace, "--wait", "--timeout", "60s")
     assert "kubectl label node NAME shoal.dev/platform=lunar-lake" in shown
-    command = shown[shown.index("kubectl apply -n default -f - <<'MODEL'") :]
-    manifest = command.split("<<'MODEL'\n")[1].split("  MODEL")[0]
-    # What the notes say works as it is written, indented by two as it stands there.
+    # What the notes say works as it is written.
+    command = shown[shown.index("kubectl apply -n default -f - <<'MODEL'\n") :]
+    manifest = command.split("<<'MODEL'\n")[1].split("\nMODEL\n")[0]
     kubectl("apply", "-n", namespace, "-f", "-", "--dry-run=server", stdin=manifest)
     tested = helm("test", release, "-n", namespace, "--timeout", "60s")
     assert "Succeeded" in tested

@@ -84,7 +84,7 @@ REFUSED = {
     "group-size-without-int4": Case(
         {"precision": "F16", "groupSize": 64}, "groupSize", "groupSize belongs to precision: INT4"
     ),
-    "group-size": Case({"groupSize": 48}, "groupSize", "supported values: 32, 64, 128"),
+    "group-size": Case({"groupSize": 48}, "groupSize", "Unsupported value: 48"),
     "exact-with-u8": Case(
         {"execution": {"mode": "Exact"}, "scheduler": {"kvPrecision": "U8"}},
         "scheduler.kvPrecision",

@@ -169,7 +169,7 @@ def test_kubectl_waits_for_ready(admin, namespace, llama, kubectl: Command):
 def test_kubectl_explains_every_field(crd, kubectl: Command):
     shown = kubectl("explain", "shardedmodel.spec.scheduler.kvPrecision")
     assert "How keys and values are stored" in shown
-    assert "enum: Auto, U8, F16, F32" in shown
+    assert {"Auto", "U8", "F16", "F32"} <= set(shown.replace(",", " ").split())
 
 
 def test_the_schema_describes_every_field_of_the_spec(crd, admin):

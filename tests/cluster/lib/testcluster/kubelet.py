@@ -89,17 +89,16 @@ class Kubelet:
         try:
             while not self._stop.is_set():
                 # A watch without a position begins with what exists, so each round also looks at every pod again.
+                ready = {node["metadata"]["name"] for node in self._api.list("v1", "nodes") if _is_ready(node)}
                 for _, pod in self._api.watch("v1", "pods", deadline_s=_WATCH_S):
                     if self._stop.is_set():
                         return
-                    self._report(pod)
+                    if pod.get("spec", {}).get("nodeName") in ready:
+                        self._report(pod)
         except (Refused, httpx.HTTPError, ValueError) as error:
             self._failure = error
 
     def _report(self, pod: Manifest) -> None:
-        node_name = pod.get("spec", {}).get("nodeName")
-        if not node_name or not self._is_ready(node_name):
-            return
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if pod["metadata"].get("deletionTimestamp"):
             self._api.delete("v1", "pods", name, namespace=namespace, grace_s=0)
@@ -114,11 +113,6 @@ class Kubelet:
                 # The pod went, or changed, since the event: the next round sees it as it is.
                 if refusal.code not in (httpx.codes.NOT_FOUND, httpx.codes.CONFLICT):
                     raise
-
-    def _is_ready(self, name: str) -> bool:
-        node = self._api.find("v1", "nodes", name)
-        conditions = (node or {}).get("status", {}).get("conditions", [])
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def pod_status(pod: Manifest, fate: PodFate) -> Manifest:
@@ -145,6 +139,11 @@ def pod_status(pod: Manifest, fate: PodFate) -> Manifest:
     done = PodFate(phase="Succeeded", ready=True)
     status["initContainerStatuses"] = [_container(each, done, now) for each in pod["spec"].get("initContainers", [])]
     return status
+
+
+def _is_ready(node: Manifest) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _container(container: Manifest, fate: PodFate, now: str) -> Manifest:
