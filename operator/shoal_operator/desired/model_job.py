@@ -33,8 +33,8 @@ def model_key(intent: Intent) -> str:
 
 
 def model_job_name(intent: Intent) -> str:
-    """`<name>-compile-<hash8>`. A Job cannot be changed: another image, such as one that exists, is another Job."""
-    return f"{intent.name}-compile-{names.digest_of([model_key(intent), intent.stage_image])[:8]}"
+    """`<name>-model-<hash8>`. A Job cannot be changed: another image, such as one that exists, is another Job."""
+    return f"{intent.name}-model-{names.digest_of([model_key(intent), intent.stage_image])[:8]}"
 
 
 def model_job(intent: Intent) -> Object:

@@ -6,6 +6,7 @@ import datetime
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import ValidationError
 
@@ -66,8 +67,14 @@ class Observed:
         return None
 
 
-def observe(cache: Cache, intent: Intent, nodes_file: NodesFile | None, now: datetime.datetime) -> Observed:
-    """Gather."""
+def observe(
+    cache: Cache,
+    intent: Intent,
+    nodes_file: NodesFile | None,
+    now: datetime.datetime,
+    nodes: tuple[NodeView, ...] | None = None,
+) -> Observed:
+    """Gather; with `nodes` only what has changed of the children since they were looked at."""
     objects = cache.children(intent.namespace, intent.name)
     mine = {ref_of(obj): obj for obj in objects if kind_of(obj) != POD and _owned(obj, intent)}
     pods = tuple(obj for obj in objects if kind_of(obj) == POD)
@@ -75,12 +82,16 @@ def observe(cache: Cache, intent: Intent, nodes_file: NodesFile | None, now: dat
     kept = mine.get(Ref(CONFIG_MAP, intent.namespace, facts_name(intent.name)))
     facts, key = _known(kept)
     origin = kept["metadata"]["annotations"].get(names.ORIGIN_ANNOTATION, "") if kept is not None else ""
+    if nodes is None:
+        nodes = _nodes(cache, intent, nodes_file)
+    return Observed(mine, pods, nodes, plan, cut, facts, key, origin, now)
+
+
+def _nodes(cache: Cache, intent: Intent, nodes_file: NodesFile | None) -> tuple[NodeView, ...]:
     others = other_plans(cache, intent)
     if nodes_file is not None:
-        nodes = nodes_of_file(nodes_file, others)
-    else:
-        nodes = view_nodes(cache.of_kind(NODE), cache.of_kind(POD), others)
-    return Observed(mine, pods, nodes, plan, cut, facts, key, origin, now)
+        return nodes_of_file(nodes_file, others)
+    return view_nodes(cache.of_kind(NODE), cache.of_kind(POD), others)
 
 
 def other_plans(cache: Cache, intent: Intent) -> list[Plan]:
@@ -118,11 +129,17 @@ def _plan(obj: Object | None) -> tuple[Plan | None, str]:
     if obj is None:
         return None, ""
     try:
-        plan = Plan.model_validate_json(obj["data"][PLAN_KEY])
+        plan = _parsed(obj["data"][PLAN_KEY])
     except (KeyError, TypeError, ValidationError) as error:
         log.warning("%s holds no plan that can be used, a new one is made: %s", ref_of(obj), error)
         return None, ""
     return plan, obj["metadata"].get("annotations", {}).get(names.CUT_ANNOTATION, "")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Plan:
+    """Every reconcile reads the plans of all other models, and they hardly ever change."""
+    return Plan.model_validate_json(text)
 
 
 def _known(obj: Object | None) -> tuple[ModelFacts | None, str]:

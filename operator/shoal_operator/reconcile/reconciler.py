@@ -105,7 +105,7 @@ class Reconciler:
                 await self._applier.apply([claim], observed.children)
         if known.placed:
             await keep_certificates(intent, observed, self._applier)
-        observed = observe(self._cache, intent, self._nodes_file, now)
+        observed = observe(self._cache, intent, self._nodes_file, now, observed.nodes)
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
         job = model_job_name(intent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from shoal.plan.document import Plan
 from shoal.resource.status import ConditionType
@@ -12,6 +12,9 @@ from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import NodeView
 from shoal_operator.status.conditions import Finding, finding, with_ready
 from shoal_operator.status.pods import Trouble, is_ready, is_started, short, trouble_of
+
+SUMS: Final = 4000
+"""Characters for the sums of every node: whoever adds memory or nodes needs all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,13 @@ def planned(situation: Situation) -> Finding:
     """Whether there is a plan for the spec as it is."""
     kind = ConditionType.PLANNED
     if situation.plan_problem:
-        return finding(kind, False, "DoesNotFit", short(situation.plan_problem))
+        return finding(kind, False, "DoesNotFit", short(situation.plan_problem, SUMS))
     if not situation.model_known:
         return finding(kind, None, "ModelUnknown", "the model's sizes are not known yet")
     if situation.plan is None:
         return finding(kind, None, "Pending", "no plan was made yet")
     if situation.missing and not _whole(situation):
-        return finding(kind, False, "NodeLost", short("; ".join(situation.missing)))
+        return finding(kind, False, "NodeLost", short("; ".join(situation.missing), SUMS))
     return finding(kind, True, "Planned", summary(situation.plan))
 
 
@@ -150,7 +153,7 @@ def degraded(situation: Situation) -> Finding:
     """Whether something is lost that was there, and what it takes to make it good."""
     kind = ConditionType.DEGRADED
     if situation.missing:
-        return finding(kind, True, "NoSpareNode", short("; ".join(situation.missing)))
+        return finding(kind, True, "NoSpareNode", short("; ".join(situation.missing), SUMS))
     lost = [state for state in situation.stages if state.node is not None and not state.node.ready]
     if lost:
         return finding(kind, True, "NodeLost", short(f"{lost[0].title}: the node is not Ready"))

@@ -146,7 +146,7 @@ def _camel(reason: str) -> str:
     return kept if kept[:1].isalpha() else "Failed"
 
 
-def short(text: str) -> str:
-    """One line, of a length that a status can hold."""
+def short(text: str, longest: int = LONGEST) -> str:
+    """One line, of a length that people read."""
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -151,8 +151,8 @@ async def test_case_101_a_watch_that_is_silent_fails_liveness(office):
 async def test_probes_answer(office):
     controller = Controller(office.cluster, OperatorSettings())
     runner = await serve_health(controller, 0)
-    (address, *_) = [site._server.sockets[0].getsockname() for site in runner.sites]
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{address[1]}") as http:
+    (port,) = {address[1] for address in runner.addresses if len(address) == 2}
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
         assert (await http.get("/healthz")).status == 200
         assert (await http.get("/readyz")).status == 503
     await runner.cleanup()
