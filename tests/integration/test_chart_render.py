@@ -268,6 +268,9 @@ def test_case_105_rights_are_those_of_the_kinds_that_the_operator_uses(render):
     wanted = {(kind.group, kind.plural): set(CHILD_VERBS) for kind in kinds.CHILDREN}
     for kept in (kinds.CLAIM, kinds.SECRET):
         wanted[(kept.group, kept.plural)].discard("delete")
+    # The volume of a user's claim says which nodes can mount it.
+    wanted[("", "persistentvolumeclaims")].add("get")
+    wanted[("", "persistentvolumes")] = {"get"}
     # Routers get a Role with this verb, and nobody can grant what they do not hold.
     wanted[("", "configmaps")].add("get")
     for read in (kinds.SHARDED_MODEL, kinds.NODE, kinds.POD):
@@ -288,6 +291,7 @@ def test_rights_in_a_namespace_are_the_same_without_what_is_cluster_wide(render)
     (here,) = [each for each in of_kind(render(NAMESPACED), "Role") if each["metadata"]["name"].endswith("-operator")]
     wanted = granted(everywhere["rules"])
     assert wanted.pop(("", "nodes")) == {"list", "watch"}
+    assert wanted.pop(("", "persistentvolumes")) == {"get"}
     assert wanted.pop(("apiextensions.k8s.io", "customresourcedefinitions")) == {"list", "watch"}
     assert granted(here["rules"]) == wanted
 

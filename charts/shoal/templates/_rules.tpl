@@ -24,6 +24,10 @@ apply (a patch, and a create when the object is new), and go by delete. What run
 - apiGroups: [""]
   resources: [secrets, persistentvolumeclaims]
   verbs: [list, watch, create, patch]
+# A user's claim with a compiled model: its volume says which nodes can mount it.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
 # `get` is here for the routers: a Role lets each read its own plan, and nobody can grant what they do not hold.
 - apiGroups: [""]
   resources: [configmaps]
@@ -54,6 +58,9 @@ apply (a patch, and a create when the object is new), and go by delete. What run
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [list, watch]
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get]
 {{- end }}
 
 {{/* In the operator's own namespace: leader election. */}}

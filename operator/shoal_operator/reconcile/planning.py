@@ -15,6 +15,7 @@ from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import RESOURCES, NodeView, refusal, selected
 from shoal_operator.reconcile.observed import Observed, device_resource
+from shoal_operator.reconcile.volumes import Terms, reaches
 
 NAMED: int = 8
 
@@ -40,13 +41,15 @@ def cut_of(intent: Intent) -> str:
     return names.digest_of([spec.stages.model_dump(mode="json"), [device.value for device in spec.devices]])[:16]
 
 
-def plan_for(intent: Intent, facts: ModelFacts, observed: Observed) -> Planned:
-    """The plan to go on with, as little changed as nodes and spec allow."""
+def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms | None = None) -> Planned:
+    """The plan to go on with, as little changed as nodes and spec allow; `terms` are those of the model's volume."""
     spec = intent.model.spec
     selector, after = spec.placement.node_selector, spec.recovery.replan_after_seconds
     open_to, refused = [], []
     for view in observed.nodes:
         why = refusal(view, selector, spec.placement.tolerations)
+        if why is None and not reaches(view, terms):
+            why = f"{view.name} cannot mount the model's volume"
         if why is None:
             open_to.append(view.facts)
         else:
@@ -55,7 +58,7 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed) -> Planned:
         # What a running stage uses it has, whatever the device plugin says just now.
         replace(view.facts, devices=tuple(Device))
         for view in observed.nodes
-        if selected(view, selector) and view.lost_for(observed.now) < after
+        if selected(view, selector) and view.lost_for(observed.now) < after and reaches(view, terms)
     ]
     wanted = replace(plan_spec_of(spec), node_selector={})
     same_cut = not observed.cut or observed.cut == cut_of(intent)

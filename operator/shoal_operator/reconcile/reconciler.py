@@ -32,6 +32,7 @@ from shoal_operator.reconcile.model import ModelState, model_state
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, plan_for
 from shoal_operator.reconcile.reporting import Reporter
+from shoal_operator.reconcile.volumes import Terms, volume_terms
 from shoal_operator.settings import OperatorSettings
 from shoal_operator.status.findings import Situation, StageState
 
@@ -58,6 +59,7 @@ class Reconciler:
         nodes_file: NodesFile | None = None,
         wall: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
+        self._cluster = cluster
         self._cache = cache
         self._settings = settings
         self._nodes_file = nodes_file
@@ -96,10 +98,11 @@ class Reconciler:
         return Outcome(min(DAY, planned.look_again or DAY), wants_room)
 
     async def _act(self, intent: Intent, now: datetime.datetime) -> tuple[ModelState, Planned]:
+        terms = await volume_terms(self._cluster, intent)
         async with self._planning:
             observed = observe(self._cache, intent, self._nodes_file, now)
             state = model_state(intent, observed)
-            planned, known, frozen = self._decide(intent, observed, state)
+            planned, known, frozen = self._decide(intent, observed, state, terms)
             if known.plan is not None:
                 claim = plan_config_map(intent, addressed(intent, known.plan, known.placed), known.cut)
                 await self._applier.apply([claim], observed.children)
@@ -118,7 +121,9 @@ class Reconciler:
         await self._applier.remove([*unwanted, *([state.spent] if state.spent else ())])
         return state, planned
 
-    def _decide(self, intent: Intent, observed: Observed, state: ModelState) -> tuple[Planned, Known, bool]:
+    def _decide(
+        self, intent: Intent, observed: Observed, state: ModelState, terms: Terms | None
+    ) -> tuple[Planned, Known, bool]:
         """The plan, what is known because of it, and whether stages and router are to be left as they are."""
         base = Known(state.facts, state.key, state.origin)
         if state.facts is None:
@@ -126,7 +131,7 @@ class Reconciler:
         if not state.current and not (state.origin == intent.origin == "source"):
             # The last model goes on being planned only while the next one is made in the same store.
             return Planned(observed.plan), base, True
-        planned = plan_for(intent, state.facts, observed)
+        planned = plan_for(intent, state.facts, observed, terms)
         if intent.model.spec.replicas == 0:
             return planned, base, False
         if planned.plan is None or planned.problem:

@@ -136,6 +136,40 @@ async def test_only_the_router_gets_a_token(office):
         assert pod.get("serviceAccountName") == ("llama-8b-router" if is_router else None)
 
 
+def local_volume(node: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A claim, and the volume on one node's disk that it is bound to."""
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "models", "namespace": "ai"},
+        "spec": {"volumeName": "pv-1"},
+    }
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "pv-1"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}},
+    }
+    return claim, volume
+
+
+async def test_case_109_a_stage_goes_where_the_models_volume_is(make_office, make_node, make_model):
+    nodes = [make_node(name, "28Gi") for name in ("pc-01", "pc-02", "pc-03")]
+    for node in nodes:
+        node["metadata"]["labels"]["kubernetes.io/hostname"] = node["metadata"]["name"]
+    office = make_office(*nodes, *local_volume("pc-02"))
+    volume = {"persistentVolumeClaim": {"claimName": "models"}}
+    office.cluster.put(make_model(model={"volume": volume}, stages={"count": 1}))
+    await office.settle()
+    assert [node for _, node, _ in office.stages()] == ["pc-02"]
+    office.cluster.put(make_model(model={"volume": volume}, stages={"count": 2}))
+    await office.settle()
+    planned = office.condition("Planned")
+    assert planned["status"] == "False"
+    assert "pc-01 cannot mount the model's volume" in planned["message"]
+
+
 async def test_names_stay_within_what_dns_allows(make_office, make_node, make_model):
     name = "m" * 48
     office = make_office(make_node("pc-01", "28Gi"))
