@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shoal_cli.client import Answer, RouterClient
 from shoal_cli.tables import facts_table, timing_table
 from shoal_cli.terminal import results
+
+if TYPE_CHECKING:
+    from shoal_cli.client import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class Question:
 
 async def ask(url: str, question: Question) -> Answer:
     """Stream the answer to stdout, then print time to first token, speed, and each stage's compute and wait."""
+    # Loaded while nobody waits for it: the stages are up by now, and httpx takes a while.
+    from shoal_cli.client import Answer, RouterClient
+
     answer = Answer()
     async with RouterClient(url) as client:
         before = await client.status()
