@@ -17,10 +17,10 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 from numpy.typing import NDArray
-from shoal_stage.engine.chain import build_chain
 
 from bench.workers import Message, answer
 from shoal.manifest import read_manifest
+from shoal_stage.engine.chain import build_chain
 
 MODEL_FILE = "openvino_model.xml"
 
@@ -59,7 +59,7 @@ def _write_tokenizer(gguf: Path, directory: Path) -> None:
     scratch = directory / "gguf"
     scratch.mkdir()
     copy = scratch / "model.gguf"
-    os.symlink(gguf.resolve(), copy)
+    copy.symlink_to(gguf.resolve())
     genai.LLMPipeline(str(copy), "CPU", enable_save_ov_model=True)
     for name in ("openvino_tokenizer", "openvino_detokenizer"):
         for suffix in (".xml", ".bin"):
