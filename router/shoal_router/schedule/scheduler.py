@@ -26,10 +26,11 @@ from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 
-from shoal.wire.messages import KvCapacity, Row, RowOutcome
+from shoal.wire.messages import KvCapacity, RowOutcome
 from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest, QueueFull
+from shoal_router.schedule.batch import Batch, SentStep
 from shoal_router.schedule.memory import KvMemory
-from shoal_router.schedule.plan import Load, OutcomeMismatch, SentRow, SentStep, SequenceEvent, StepPlan
+from shoal_router.schedule.plan import Load, OutcomeMismatch, SequenceEvent, StepPlan
 from shoal_router.schedule.sequence import Sequence, SequenceState
 from shoal_router.schedule.service_time import ServiceTime
 
@@ -120,18 +121,17 @@ class Scheduler:
         """The next micro-batch; None when nothing can run or enough is in flight."""
         if len(self._in_flight) > self._depth:
             return None
-        rows: list[Row] = []
-        sent: list[SentRow] = []
-        self._add_decode_rows(rows, sent)
-        decode_rows = len(rows)
-        prefill_tokens = self._add_prefill_rows(rows, sent, max(self._prefill_chunk - decode_rows, 1), now)
-        if not rows:
+        batch = Batch(with_tables=self._memory.shares)
+        self._add_decode_rows(batch)
+        decode_rows = len(batch.rows)
+        prefill_tokens = self._add_prefill_rows(batch, max(self._prefill_chunk - decode_rows, 1), now)
+        if not batch.rows:
             return None
-        self._in_flight.append(SentStep(sent, decode_rows > 0))
+        self._in_flight.append(SentStep(batch.sent, decode_rows > 0))
         self._decoding_steps += decode_rows > 0
-        return StepPlan(tuple(rows), decode_rows, prefill_tokens)
+        return StepPlan(tuple(batch.rows), decode_rows, prefill_tokens)
 
-    def _add_decode_rows(self, rows: list[Row], sent: list[SentRow]) -> None:
+    def _add_decode_rows(self, batch: Batch) -> None:
         free_steps = self._depth - self._decoding_steps
         if free_steps <= 0 or not self._ready:
             return
@@ -140,46 +140,26 @@ class Scheduler:
         decoding = len(self._running) - len(self._prefilling)
         share = min(-(-len(self._ready) // free_steps), -(-decoding // self._depth))
         starved: list[Sequence] = []
-        while self._ready and len(rows) < share:
+        while self._ready and len(batch.rows) < share:
             seq = self._ready.popleft()
             if self._make_room(seq):
-                self._send(seq, seq.remaining, rows, sent)
+                batch.add(seq, seq.remaining)
             else:
                 starved.append(seq)
         self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
 
-    def _add_prefill_rows(self, rows: list[Row], sent: list[SentRow], budget: int, now: float) -> int:
+    def _add_prefill_rows(self, batch: Batch, budget: int, now: float) -> int:
         taken = 0
         while taken < budget:
             seq = self._prefilling[0] if self._prefilling else self._admit(now)
             if seq is None:
                 break
             length = min(budget - taken, seq.remaining)
-            self._send(seq, length, rows, sent)
+            batch.add(seq, length)
             taken += length
             if not seq.remaining:
                 self._prefilling.popleft()
         return taken
-
-    def _send(self, seq: Sequence, length: int, rows: list[Row], sent: list[SentRow]) -> None:
-        start, end = seq.num_computed, seq.num_computed + length
-        sample = end == len(seq.tokens)
-        rows.append(
-            Row(
-                seq=seq.id,
-                version=seq.version,
-                past_len=start,
-                tokens=tuple(seq.tokens[start:end]),
-                known=length,
-                sample=sample,
-                slot=seq.slot,
-                blocks=tuple(seq.blocks) if self._memory.shares else (),
-                start=seq.introduction(),
-            )
-        )
-        sent.append(SentRow(seq, seq.version, end, sample))
-        seq.num_computed = end
-        seq.in_flight += 1
 
     # ---- memory comes and goes
 

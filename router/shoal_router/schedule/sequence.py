@@ -52,10 +52,8 @@ class Sequence:
         """Committed ids that were not yet sent to the stages."""
         return len(self.tokens) - self.num_computed
 
-    def introduction(self) -> SequenceStart | None:
-        """What the stages must know with the first row since admission; None afterwards."""
-        if self.introduced:
-            return None
+    def introduction(self) -> SequenceStart:
+        """What the stages must know with the first row since admission."""
         self.introduced = True
         return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]))
 
