@@ -63,12 +63,12 @@ def _measure_path(model: BenchModel, prompt: list[int], tokens: int, rounds: int
         for engine in ("paged", "stateful"):
             arguments = [directory, str(core), "--engine", engine]
             workers[f"stage {engine}"] = stack.enter_context(Worker("bench.systems.whole_path", arguments, [core]))
-        request = {"prompt": prompt, "tokens": tokens}
+        request = {"prompts": [prompt], "tokens": tokens}
         return alternate({name: _rate(worker, request) for name, worker in workers.items()}, rounds)
 
 
 def _measure_split(model: BenchModel, prompt: list[int], tokens: int, rounds: int) -> Rounds:
-    request = {"prompt": prompt, "tokens": tokens}
+    request = {"prompts": [prompt], "tokens": tokens}
     with Worker("bench.systems.split", [str(model.directory), "paged"], [_core()]) as worker:
         systems = {str(stages): _rate(worker, {**request, "stages": stages}) for stages in (1, 2, 3)}
         for fused in (True, False):
@@ -80,6 +80,6 @@ def _measure_split(model: BenchModel, prompt: list[int], tokens: int, rounds: in
 def _rate(worker: Worker, request: dict[str, object]) -> Callable[[], float]:
     def tokens_per_second() -> float:
         reply = worker.ask(request)
-        return len(reply["ids"]) / float(reply["seconds"])
+        return sum(map(len, reply["answers"])) / float(reply["seconds"])
 
     return tokens_per_second

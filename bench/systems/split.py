@@ -2,8 +2,9 @@
 
     python -m bench.systems.split MODEL_DIR ENGINE
 
-Requests: {"prompt": ids, "tokens": n, "stages": s, "beam_idx": bool} -> {"seconds", "ids"}. `beam_idx` false takes the
-Gather between each state and its use out of the stateful graph, the form that the paper compares with.
+Requests: {"prompts": [ids], "tokens": n, "stages": s} or, for the plain loop, "beam_idx": true or false instead of
+"stages" -> {"seconds", "answers"}. Without beam_idx the Gather between each state and its use is taken out of the
+stateful graph: the form that the paper compares with.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Splits:
         """Greedy decode of one prompt."""
         run = self._plain_run(request["beam_idx"]) if "beam_idx" in request else self._split_run(request["stages"])
         begun = time.perf_counter()
-        ids = [run(request["prompt"], 0)]
+        (prompt,) = request["prompts"]
+        ids = [run(prompt, 0)]
         while len(ids) < request["tokens"]:
-            ids.append(run(ids[-1:], len(request["prompt"]) + len(ids) - 1))
-        return {"seconds": time.perf_counter() - begun, "ids": ids}
+            ids.append(run(ids[-1:], len(prompt) + len(ids) - 1))
+        return {"seconds": time.perf_counter() - begun, "answers": [ids]}
 
     def _split_run(self, stages: int) -> Forward:
         engines = self._engines.setdefault(stages, [])

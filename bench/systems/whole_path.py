@@ -4,7 +4,7 @@
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
 STAGE_CORES, pinned to that core; the router's part runs in this process on the cores that it was started on.
-Requests: {"prompt": ids, "tokens": n, "users": u} -> {"seconds", "ids" of the first user, "ttft_s", "timings"}.
+Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "ttft_s", "timings"}, all prompts at once.
 """
 
 from __future__ import annotations
@@ -73,33 +73,29 @@ class Pipeline:
         return steps
 
     def generate(self, request: Message) -> Message:
-        """Run `users` equal requests at once."""
-        users = request.get("users", 1)
+        """Run the prompts all at once, one user each."""
         begun = time.perf_counter()
-        answers = self._call(self._run_all(request, users)).result(300)
-        seconds = time.perf_counter() - begun
+        answers = self._call(self._run_all(request)).result(900)
         return {
-            "seconds": seconds,
-            "ids": answers[0][0],
-            "ttft_s": max(first for _, first in answers),
+            "seconds": time.perf_counter() - begun,
+            "answers": [ids for ids, _ in answers],
+            "ttft_s": [first for _, first in answers],
             "timings": [
                 [timing.compute_us, timing.queue_us, timing.idle_us, timing.send_us]
                 for timing in self._steps.status().timings
             ],
         }
 
-    async def _run_all(self, request: Message, users: int) -> list[tuple[list[int], float]]:
-        return await asyncio.gather(*(self._one(request, user) for user in range(users)))
+    async def _run_all(self, request: Message) -> list[tuple[list[int], float]]:
+        return await asyncio.gather(*(self._one(prompt, request["tokens"]) for prompt in request["prompts"]))
 
-    async def _one(self, request: Message, user: int) -> tuple[list[int], float]:
+    async def _one(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
         ids: list[int] = []
         first = 0.0
         begun = time.perf_counter()
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
-        params = SamplingParams(temperature=0.0)
-        async for delta in self._steps.generate(
-            GenerationRequest(f"bench-{user}", tuple(request["prompt"]), params, request["tokens"])
-        ):
+        request = GenerationRequest("bench", tuple(prompt), SamplingParams(temperature=0.0), tokens)
+        async for delta in self._steps.generate(request):
             first = first or time.perf_counter() - begun
             ids.extend(delta.tokens)
             text.push(delta)
