@@ -63,7 +63,8 @@ class LocalPipeline:
         self._commands = commands
         self._load_deadline = load_deadline
         self._slots: list[_Slot] = []
-        self._env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # With their starter's id the processes can tell that it ended before they could ask the kernel to be told.
+        self._env = {**os.environ, "SHOAL_STARTED_BY": str(os.getpid())}
 
     async def __aenter__(self) -> LocalPipeline:
         return self

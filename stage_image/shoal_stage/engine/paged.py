@@ -76,7 +76,8 @@ class PagedEngine:
             ids = np.fromiter((token for row in rows for token in row.tokens), np.int64, total)
             request.set_tensor("input_ids", ov.Tensor(ids.reshape(flat)))
         else:
-            embeds = np.ascontiguousarray(hidden).reshape(*flat, self._hidden_size)
+            # f32 hidden states point into the received frame, which is read-only; OpenVINO shares writable memory only.
+            embeds = np.require(hidden, requirements=["C", "W"]).reshape(*flat, self._hidden_size)
             request.set_tensor("inputs_embeds", ov.Tensor(embeds, shared_memory=True))
         if self._last:
             request.set_tensor("logits_indices", ov.Tensor(_sampled(rows)))

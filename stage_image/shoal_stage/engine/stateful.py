@@ -176,7 +176,8 @@ class StatefulEngine:
         if hidden is None:
             request.set_tensor("input_ids", ov.Tensor(np.array(row.tokens, np.int64)[None, :]))
         else:
-            embeds = np.ascontiguousarray(hidden)[None, :, :]
+            # f32 hidden states point into the received frame, which is read-only; OpenVINO shares writable memory only.
+            embeds = np.require(hidden, requirements=["C", "W"])[None, :, :]
             request.set_tensor("inputs_embeds", ov.Tensor(embeds, shared_memory=True))
         if self._last:
             request.set_tensor("logits_indices", ov.Tensor(np.array(row.sampled, np.int64)))
