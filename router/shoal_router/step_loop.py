@@ -33,6 +33,7 @@ from shoal_router.generation import (
 )
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
+from shoal_router.request_check import check_request
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.scheduler import Scheduler
 
@@ -133,6 +134,7 @@ class StepLoop:
         """See Generator.generate."""
         if self._pipeline is None or self._scheduler is None:
             raise self._unavailable()
+        check_request(request, self._pipeline.facts.vocab_size)
         if request.max_tokens == 0:
             yield TokenDelta((), finish=FinishReason.LENGTH)
             return
@@ -214,6 +216,8 @@ class StepLoop:
         """Try until a pipeline is open; meanwhile fail the requests that have waited as long as they may."""
         backoff = 0.0
         while True:
+            if self._patience(lost_at) <= 0:
+                self._fail_all(f"the pipeline was lost and did not come back: {self._detail}")
             try:
                 return await self._opener.open(deadline_seconds=self._patience(lost_at), progress=self._note)
             except ShoalError as error:
@@ -221,10 +225,8 @@ class StepLoop:
             except Exception as error:  # noqa: BLE001 - the service must outlive a defect; it is logged in full
                 _log.error("opening the pipeline met a defect", exc_info=error)
                 self._note(f"internal error while opening the pipeline: {type(error).__name__}: {error}")
-            if self._patience(lost_at) <= 0:
-                self._fail_all(f"the pipeline was lost and did not come back: {self._detail}")
             backoff = self._longer(backoff)
-            await asyncio.sleep(backoff)
+            await asyncio.sleep(min(backoff, max(self._patience(lost_at), 0.0)))
 
     def _longer(self, backoff: float) -> float:
         return min(max(2 * backoff, self._settings.backoff), self._settings.longest_backoff)

@@ -295,3 +295,24 @@ async def test_case_28_requests_are_refused_with_the_reason_while_the_stages_loa
         assert loop.status().ready
     finally:
         await loop.stop()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask([1 << 20]),
+        ask([-1]),
+        ask([1], params=SamplingParams(temperature=float("nan"))),
+        ask([1], params=SamplingParams(top_p=0.0)),
+        ask([1], params=SamplingParams(seed=-1)),
+        ask([1], params=SamplingParams(top_k=-1)),
+        ask([1], params=SamplingParams(logit_bias=((1 << 20, 1.0),))),
+    ],
+)
+async def test_a_request_that_a_stage_would_refuse_hurts_only_itself(request_):
+    async with running(FakeOpener()) as loop:
+        other = asyncio.create_task(collect(loop, ask([1], 20)))
+        with pytest.raises(ValueError, match="out of range"):
+            await collect(loop, request_)
+        await other
+        assert loop.status().epoch == 1

@@ -281,3 +281,19 @@ def test_a_reset_gives_up_what_a_smaller_pipeline_cannot_hold():
 def test_a_request_without_prompt_or_answer_is_a_defect_of_the_caller(request_):
     with pytest.raises(ValueError, match="at least one token"):
         Scheduler(capacity(), depth=1).add(request_)
+
+
+def test_a_later_sequence_never_takes_memory_from_an_earlier_one():
+    scheduler = Scheduler(capacity(blocks=4, sequences=2, max_context=16), depth=1)
+    first, second = scheduler.add(ask(range(3))), scheduler.add(ask(range(50, 54)))
+    while True:
+        plan = scheduler.schedule(0.0)
+        if len(plan.rows) < 2:
+            break
+        answer(scheduler, plan)
+    assert [row.seq for row in plan.rows] == [first], "the later one waits with what it has"
+    assert scheduler.releases() == ()
+    scheduler.check_integrity()
+    answer(scheduler, plan)
+    assert [row.seq for row in scheduler.schedule(0.0).rows] == [first]
+    assert scheduler.releases() == (second,)
