@@ -297,3 +297,13 @@ def test_a_later_sequence_never_takes_memory_from_an_earlier_one():
     answer(scheduler, plan)
     assert [row.seq for row in scheduler.schedule(0.0).rows] == [first]
     assert scheduler.releases() == (second,)
+
+
+def test_a_newcomer_leaves_every_running_sequence_a_block_to_grow():
+    scheduler = Scheduler(capacity(blocks=4, sequences=2, max_context=16), depth=2)
+    first, second = scheduler.add(ask(range(8), 1)), scheduler.add(ask(range(50, 58), 1))
+    plan = scheduler.schedule(0.0)
+    assert [row.seq for row in plan.rows] == [first], "two blocks are free, but the first needs one of them next"
+    assert scheduler.schedule(0.0) is None
+    answer(scheduler, plan)
+    assert [row.seq for row in scheduler.schedule(0.0).rows] == [second]
