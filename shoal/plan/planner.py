@@ -134,10 +134,10 @@ def _reasons(costs: Costs, spec: PlanSpec, chains: Sequence[Chain], pipelines: S
             f"{slowest.step_ms:.1f} ms a token + {slowest.hop_ms:.1f} ms hop"
         )
     preferred = spec.devices[0]
-    others = sorted({piece.site for chain in chains for piece in chain if piece.site.device is not preferred}, key=str)
+    others = {piece.site.name: piece.site for chain in chains for piece in chain if piece.site.device is not preferred}
     return reasons + [
         f"{site.name} has no {preferred}: its stage uses {site.device}, which spec.devices allows"
-        for site in others
+        for _, site in sorted(others.items())
         if preferred not in site.node.devices
     ]
 

@@ -18,6 +18,8 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -99,9 +101,9 @@ def _download(url: str, final: Path, progress: OnProgress) -> None:
     """Download to a temporary name; what an interrupted download left is continued."""
     partial = final.with_name(f"{final.name}.partial")
     have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
             continues = response.status == 206
             have = have if continues else 0
             length = int(response.headers.get("Content-Length") or 0)
@@ -123,21 +125,42 @@ def _download(url: str, final: Path, progress: OnProgress) -> None:
     partial.rename(final)
 
 
-def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
-    match = _HF.fullmatch(reference)
-    if match is None:
-        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def fetch_config(source: str, cache: Path) -> Path:
+    """config.json of an hf:// source, without its weights. Raises UsageError, ResourceError."""
+    match = _hub_reference(source.removeprefix("hf://"))
+    from huggingface_hub import hf_hub_download
 
-    try:
+    with _hub_errors(source):
+        return Path(hf_hub_download(match["repo"], "config.json", revision=match["revision"], cache_dir=cache / "hf"))
+
+
+def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
+    match = _hub_reference(reference)
+    from huggingface_hub import snapshot_download
+
+    with _hub_errors(f"hf://{reference}"):
         path = snapshot_download(
             match["repo"], revision=match["revision"], cache_dir=cache / "hf", allow_patterns=_HF_PATTERNS
         )
+    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+
+
+def _hub_reference(reference: str) -> re.Match[str]:
+    match = _HF.fullmatch(reference)
+    if match is None:
+        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
+    return match
+
+
+@contextmanager
+def _hub_errors(source: str) -> Iterator[None]:
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ResourceError(f"hf://{reference} cannot be fetched: {reason}") from error
-    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+        raise ResourceError(f"{source} cannot be fetched: {reason}") from error
 
 
 def _pypi(reference: str, cache: Path) -> ResolvedSource:
