@@ -46,7 +46,7 @@ async def ask(url: str, question: Question) -> Answer:
     answer = Answer()
     async with RouterClient(url) as client:
         before = await client.status()
-        results().print(f"\n[bold]> {question.prompt}[/bold]" if results().is_terminal else f"\n> {question.prompt}")
+        results().print(f"\n> {question.prompt}", style="bold", soft_wrap=True)
         async for text in client.stream(question.path, question.body, answer):
             # Not through rich: an answer's [brackets] are text, and its lines are broken by the terminal.
             sys.stdout.write(text)

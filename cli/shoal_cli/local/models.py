@@ -112,13 +112,13 @@ def compile_source(
         from shoal_stage.compile import CompileOptions, compile_model, resolve_source
         from shoal_stage.compile.progress import shown
     notes: list[str] = []
-    progress().print(f"compiling {reference} to {precision}: {output}", markup=False)
+    progress().print(f"compiling {reference} to {precision}: {output}")
     output.parent.mkdir(parents=True, exist_ok=True)
     with shown() as report:
         resolved = resolve_source(reference, checkpoints_dir(), sha256, report)
         directory = compile_model(resolved, output, CompileOptions(precision, group_size, name), report, notes.append)
     for note in notes:
-        progress().print(f"note: {note}", markup=False)
+        progress().print(f"note: {note}")
     return directory
 
 

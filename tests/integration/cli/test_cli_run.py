@@ -84,11 +84,13 @@ def test_a_killed_stage_is_reported_and_started_again_and_requests_are_answered(
     assert shoal.left_over() == []
 
 
-def test_a_killed_router_is_started_again_on_its_port(serving) -> None:
+def test_case_12_a_killed_router_is_started_again_on_its_port_and_the_stages_stay(serving) -> None:
     shoal, url = serving
+    stages = {each.pid for each in shoal.children() if "shoal_stage" in each.cmdline()}
     shoal.child("shoal_router").send_signal(signal.SIGKILL)
     shoal.until(lambda: "router is ready again" in shoal.err.read_text())
     assert say_hello(url)
+    assert {each.pid for each in shoal.children() if "shoal_stage" in each.cmdline()} == stages
     assert shoal.end(signal.SIGINT) == 130
     assert shoal.left_over() == []
 

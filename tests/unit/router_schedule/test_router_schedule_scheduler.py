@@ -119,6 +119,16 @@ def test_a_reused_beginning_is_not_computed_and_its_ids_travel_with_the_introduc
     assert row.tokens == (8, 99)
 
 
+def test_without_a_prefix_cache_every_prompt_is_computed():
+    scheduler = Scheduler(capacity(), depth=1, prefix_cache=False)
+    for _ in range(2):
+        scheduler.add(ask(range(10), 1))
+        plan = scheduler.schedule(0.0)
+        assert plan.rows[0].past_len == 0
+        assert len(plan.rows[0].blocks) == 3
+        assert answer(scheduler, plan)[0].cached_tokens == 0
+
+
 def test_the_last_token_of_a_known_prompt_is_computed_all_the_same():
     scheduler = Scheduler(capacity(), depth=1)
     scheduler.add(ask(range(8), 1))
