@@ -8,15 +8,13 @@ Gather that lets the plugin fuse attention with its state.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from bench.measure import Rounds, alternate
 from bench.models import BenchModel, bench_cache, smollm2
 from bench.peers.genai import export_monolith
 from bench.report import Report
-from bench.workers import Worker
+from bench.workers import Worker, last_core, rate
 from shoal_router.text.model import load_text_model
 
 TITLE = "one core, one user: our whole path against OpenVINO GenAI; the cost of splitting"
@@ -42,18 +40,14 @@ def run(quick: bool) -> Report:
     for name in hop.figures:
         report.add(f"tokens_per_s.{name}", hop.spread(name))
     report.notes += [
-        f"{tokens} greedy tokens after a prompt of {len(prompt)}; every system on core {_core()}, alternating",
+        f"{tokens} greedy tokens after a prompt of {len(prompt)}; every system on core {last_core()}, alternating",
         f"GenAI ran the same INT4 weights as one model; its {best} backend was the faster one and is the one compared",
     ]
     return report
 
 
-def _core() -> int:
-    return max(os.sched_getaffinity(0))
-
-
 def _measure_path(model: BenchModel, prompt: list[int], tokens: int, rounds: int) -> Rounds:
-    directory, core = str(model.directory), _core()
+    directory, core = str(model.directory), last_core()
     monolith = str(export_monolith(model.directory, model.checkpoint, bench_cache()))
     with ExitStack() as stack:
         workers = {
@@ -64,22 +58,14 @@ def _measure_path(model: BenchModel, prompt: list[int], tokens: int, rounds: int
             arguments = [directory, str(core), "--engine", engine]
             workers[f"stage {engine}"] = stack.enter_context(Worker("bench.systems.whole_path", arguments, [core]))
         request = {"prompts": [prompt], "tokens": tokens}
-        return alternate({name: _rate(worker, request) for name, worker in workers.items()}, rounds)
+        return alternate({name: rate(worker, request) for name, worker in workers.items()}, rounds)
 
 
 def _measure_split(model: BenchModel, prompt: list[int], tokens: int, rounds: int) -> Rounds:
     request = {"prompts": [prompt], "tokens": tokens}
-    with Worker("bench.systems.split", [str(model.directory), "paged"], [_core()]) as worker:
-        systems = {str(stages): _rate(worker, {**request, "stages": stages}) for stages in (1, 2, 3)}
+    with Worker("bench.systems.split", [str(model.directory), "paged"], [last_core()]) as worker:
+        systems = {str(stages): rate(worker, {**request, "stages": stages}) for stages in (1, 2, 3)}
         for fused in (True, False):
             name = "beam_idx" if fused else "no beam_idx"
-            systems[name] = _rate(worker, {**request, "beam_idx": fused})
+            systems[name] = rate(worker, {**request, "beam_idx": fused})
         return alternate(systems, rounds)
-
-
-def _rate(worker: Worker, request: dict[str, object]) -> Callable[[], float]:
-    def tokens_per_second() -> float:
-        reply = worker.ask(request)
-        return sum(map(len, reply["answers"])) / float(reply["seconds"])
-
-    return tokens_per_second
