@@ -52,8 +52,9 @@ class StepLoopSettings:
     prefill_chunk: int = 256
     micro_batches: int = 0
     max_waiting: int = 256
+    prefix_cache: bool = True
     recovery_attempts: int = 3
-    recovery_seconds: float = 60.0
+    recovery_seconds: float = 120.0
     open_seconds: float = 600.0
     backoff: float = 0.2
     longest_backoff: float = 5.0
@@ -242,7 +243,11 @@ class StepLoop:
         depth = settings.micro_batches or facts.stages
         if self._scheduler is None:
             self._scheduler = Scheduler(
-                facts.capacity, depth=depth, prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_waiting
+                facts.capacity,
+                depth=depth,
+                prefill_chunk=settings.prefill_chunk,
+                max_waiting=settings.max_waiting,
+                prefix_cache=settings.prefix_cache,
             )
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):

@@ -40,11 +40,20 @@ class Scheduler:
     in flight with the row whose token it waits for. `check_integrity` says so in full.
     """
 
-    def __init__(self, capacity: KvCapacity, *, depth: int, prefill_chunk: int = 256, max_waiting: int = 256) -> None:
+    def __init__(
+        self,
+        capacity: KvCapacity,
+        *,
+        depth: int,
+        prefill_chunk: int = 256,
+        max_waiting: int = 256,
+        prefix_cache: bool = True,
+    ) -> None:
         if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
             raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
         self._prefill_chunk = prefill_chunk
         self._max_waiting = max_waiting
+        self._prefix_cache = prefix_cache
         self._ids = count()
         self._service = ServiceTime()
         self._sequences: dict[int, Sequence] = {}
@@ -53,7 +62,7 @@ class Scheduler:
 
     def _start_over(self, capacity: KvCapacity, depth: int) -> None:
         self._depth = depth
-        self._memory = KvMemory(capacity)
+        self._memory = KvMemory(capacity, prefix_cache=self._prefix_cache)
         self._running: dict[int, Sequence] = {}
         self._prefilling: deque[Sequence] = deque()
         self._ready: deque[Sequence] = deque()
