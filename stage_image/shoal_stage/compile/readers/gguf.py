@@ -122,7 +122,8 @@ def _architecture(metadata: Metadata, header: GgufHeader, family: Family, data: 
     if metadata.integer("expert_count", 0):
         raise CheckpointError("the checkpoint is a mixture of experts, which shoal does not run")
     embedding = header.tensors.get("token_embd.weight")
-    context, notes = metadata.integer("context_length"), ()
+    context = metadata.integer("context_length")
+    notes: tuple[str, ...] = ()
     if 0 < (window := metadata.integer("attention.sliding_window", 0)) < context:
         context, notes = window, (f"context cut from {context} to the sliding window of {window} tokens",)
     return Architecture(
