@@ -68,7 +68,13 @@ def run(settings: RouterSettings) -> None:
     bound = listen(settings.host, settings.port)
     runtime = StepLoop(
         RingOpener(PlanForModel(PlanFile(settings.plan), text.digest), prefill_chunk=settings.prefill_chunk),
-        StepLoopSettings(prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_queue),
+        StepLoopSettings(
+            prefill_chunk=settings.prefill_chunk,
+            max_waiting=settings.max_queue,
+            prefix_cache=settings.prefix_cache,
+            recovery_attempts=settings.recovery_attempts,
+            recovery_seconds=settings.recovery_seconds,
+        ),
     )
     api = ApiSettings(
         served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds

@@ -107,6 +107,9 @@ def test_arguments_become_settings() -> None:
     )
     assert (settings.host, settings.port, settings.served_names) == ("::1", 80, ("a", "b/c"))
     assert (settings.max_queue, settings.prefill_chunk, settings.die_with_parent) == (5, 256, True)
+    assert settings.prefix_cache
+    more = parse_arguments([*REQUIRED, "--no-prefix-cache", "--recovery-attempts=0", "--recovery-seconds=1.5"])
+    assert (more.prefix_cache, more.recovery_attempts, more.recovery_seconds) == (False, 0, 1.5)
 
 
 @pytest.mark.parametrize(
