@@ -25,6 +25,7 @@ class ApiSettings(BaseModel):
     # Many proxies close a connection that was silent for a minute.
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
+    body_seconds: float = Field(default=30.0, gt=0, description="longest silence while a request's body comes in")
     max_messages: int = Field(default=4096, ge=1)
     max_prompts: int = Field(default=64, ge=1, description="prompts of one completion request")
     max_choices: int = Field(default=16, ge=1, description="sequences of one request: prompts x n")

@@ -203,3 +203,16 @@ async def test_a_body_beyond_the_limit_is_refused(generator, declared) -> None:
         response = await client.post("/v1/chat/completions", content=body, headers=headers)
         assert response.status_code == 413
         assert response.json()["error"]["code"] == "request_too_large"
+
+
+async def test_a_body_that_stops_coming_is_a_408(generator) -> None:
+    async with serving(generator, body_seconds=0.1) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: 50\r\n\r\n{")
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in answer

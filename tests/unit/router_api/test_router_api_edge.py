@@ -44,6 +44,22 @@ async def test_a_defect_is_logged_with_the_request_id_and_not_told(bench, caplog
     assert (record.request_id, str(record.exc_info[1])) == ("r2", "secret")
 
 
+async def test_a_defect_anywhere_is_a_500_in_openais_form_with_the_id(bench, caplog, monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("secret")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("shoal_router.api.app.completion_job", broken)
+    client = bench.client
+    body = {"model": "fake", "prompt": "x"}
+    response = await client.post("/v1/completions", json=body, headers={"x-request-id": "r3"})
+    assert response.status_code == 500
+    assert response.headers["x-request-id"] == "r3"
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "secret" not in response.text
+    assert [r.status for r in caplog.records if r.name == "shoal_router.access"] == [500]
+
+
 async def test_health_follows_the_pipeline(bench) -> None:
     assert (await bench.client.get("/health/ready")).status_code == 200
     bench.generator.ready = False
