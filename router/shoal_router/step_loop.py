@@ -260,8 +260,8 @@ class StepLoop:
         return self._scheduler
 
     def _lost(self, error: StageError) -> None:
-        self._note(f"the pipeline was lost: {error}")
-        _log.warning("pipeline lost", extra={"reason": str(error)})
+        self._detail = f"the pipeline was lost: {error}"
+        _log.warning("%s", self._detail)
         for seq, client in list(self._clients.items()):
             client.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
             if client.losses > self._settings.recovery_attempts:
@@ -285,4 +285,6 @@ class StepLoop:
         client.mailbox.put_nowait(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:
-        self._detail = line
+        if line != self._detail:
+            self._detail = line
+            _log.info("pipeline: %s", line)

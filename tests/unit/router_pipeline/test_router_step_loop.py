@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
@@ -182,6 +183,17 @@ async def test_a_cancelled_task_frees_its_sequence():
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: not any(opener.opened[0].held))
+
+
+async def test_an_iterator_that_is_forgotten_frees_its_sequence():
+    opener = FakeOpener()
+    async with running(opener) as loop:
+        stream = loop.generate(ask([1, 2, 3], 400))
+        await anext(stream)
+        del stream
+        gc.collect()
+        await until(lambda: not any(opener.opened[0].held))
+        assert loop.status().running == 0
 
 
 async def test_a_full_queue_refuses_with_a_time_to_retry():
