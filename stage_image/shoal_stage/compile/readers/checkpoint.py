@@ -35,8 +35,11 @@ class TensorView:
     read: Callable[[int, int], NDArray[np.float32]]
 
     def rows(self, start: int, end: int) -> NDArray[np.float32]:
-        """Rows [start, end) as contiguous float32."""
-        return np.ascontiguousarray(self.read(start, end), np.float32)
+        """Rows [start, end) as contiguous float32. Raises CheckpointError when one holds NaN or infinity."""
+        values = np.ascontiguousarray(self.read(start, end), np.float32)
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{self.origin} holds NaN or infinite values: fetch it again")
+        return values
 
     def whole(self) -> NDArray[np.float32]:
         """All of it: for vectors."""
