@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,8 @@ import pytest
 from shoal.manifest import MANIFEST_FILE
 from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
 from shoal_router.text.fake import CHATML, fake_text_model, fake_tokenizer
-from shoal_stage.engine.fake import fake_manifest, greedy_text
-from shoal_stage.server.fake import fake_pipeline
+from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
+from shoal_stage.server.fake import fake_pipeline, start_stage
 
 TEXT = fake_text_model()
 VOCAB = TEXT.vocab_size
@@ -89,8 +89,9 @@ def write_plan(path: Path, stages, digest: str | None = None) -> Path:
         for index, (address, blocks) in enumerate(stages)
     )
     plan = Plan(model_digest=digest, pipelines=(PipelinePlan(index=0, stages=planned),))
-    path.write_text(plan.model_dump_json(by_alias=True))
-    return path
+    fresh = path.with_suffix(".new")  # as everybody who writes plans does: a reader never sees half of one
+    fresh.write_text(plan.model_dump_json(by_alias=True))
+    return fresh.replace(path)
 
 
 async def until(condition, seconds=20.0):
@@ -151,6 +152,71 @@ async def test_case_69_leaving_at_token_five_frees_the_slot_on_all_stages(tmp_pa
                 await until(lambda: not any(stage.engine.live for stage in stages))
                 answer = await client.post("/v1/completions", json=BODY)
                 assert answer.json()["usage"]["completion_tokens"] == 8
+
+
+HALVES = ((0, 3), (3, 6))
+
+
+def half(index: int, on_run=None):
+    """One of two stages that together hold the fake model."""
+    return start_stage(
+        lambda: FakeEngine(*HALVES[index], vocab_size=VOCAB, on_run=on_run),
+        manifest=fake_manifest(vocab_size=VOCAB),
+        blocks=HALVES[index],
+    )
+
+
+class Hold:
+    """Lets a stage work for some rows, then keeps its compute thread until it is let go."""
+
+    def __init__(self) -> None:
+        self.rows = 10**9
+        self.let_go = threading.Event()
+
+    def __call__(self, rows) -> None:
+        self.rows -= len(rows)
+        if self.rows < 0:
+            self.let_go.wait(30)
+
+
+def texts(lines):
+    """What a stream's lines say, by choice."""
+    said = ["", ""]
+    for line in lines:
+        if line.startswith("data: {"):
+            for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                said[choice["index"]] += choice["text"]
+    return said
+
+
+async def test_case_9_the_same_sse_stream_goes_on_when_a_stage_is_lost(tmp_path: Path, model: Path) -> None:
+    """The client sees a pause with keep-alive comments, then the rest of the very answer it would have got."""
+    body = BODY | {"stream": True, "max_tokens": 120, "n": 2, "temperature": 1, "seed": 9}
+    hold = Hold()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(half(0))
+        second = await stack.enter_async_context(half(1, hold))
+        plan = write_plan(tmp_path / "plan.json", zip((first.address, second.address), HALVES, strict=True))
+        process = await stack.enter_async_context(router(model, plan, "--served-name=fake", "--keep-alive-seconds=0.1"))
+        url = (await process.event("listening"))["url"]
+        await process.event("ready")
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        undisturbed = (await client.post("/v1/completions", json=body)).text.split("\n")
+        hold.rows = 40
+        lines: list[str] = []
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                lines += [line] if line else []
+                if line == ": keep-alive" and not hold.let_go.is_set():
+                    await second.kill()
+                    hold.let_go.set()
+                    spare = await stack.enter_async_context(half(1))
+                    write_plan(plan, zip((first.address, spare.address), HALVES, strict=True))
+    assert hold.let_go.is_set(), "the stage was never lost"
+    assert sum(line.startswith("data:") for line in lines[: lines.index(": keep-alive")]) > 0
+    assert lines[-1] == "data: [DONE]"
+    assert not [line for line in lines if '"error"' in line]
+    assert texts(lines) == texts(undisturbed)
 
 
 async def test_case_28_until_the_stages_are_there_it_answers_503_with_the_reason(tmp_path: Path, model: Path) -> None:
