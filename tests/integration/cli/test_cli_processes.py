@@ -161,7 +161,7 @@ class Scripts:
             say(event="listening", address=f"127.0.0.1:{9000 + stage.index}"), self._stages.get(stage.index, READY)
         )
 
-    def router(self, plan: Path) -> list[str]:
+    def router(self, plan: Path, port: int | None = None) -> list[str]:
         return script(self._router)
 
 
