@@ -1,4 +1,4 @@
-"""Our quantisation gives the numbers of NNCF's data-free `compress_weights`: an independent, well-kept implementation."""
+"""Our quantisation gives the numbers of NNCF's data-free `compress_weights`, an independent implementation."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def tensors_of(config: dict[str, Any], seed: int = 0) -> dict[str, NDArray[np.fl
             f"{layer}mlp.down_proj.weight": matrix(hidden, ffn),
         }
         if family == "qwen2" or config.get("attention_bias"):
-            tensors |= {f"{attention}{x}_proj.bias": vector(n, 0.0) for x, n in zip("qkv", (wide, narrow, narrow))}
+            counts = {"q": wide, "k": narrow, "v": narrow}
+            tensors |= {f"{attention}{x}_proj.bias": vector(count, 0.0) for x, count in counts.items()}
         if config.get("attention_bias"):
             tensors[f"{attention}o_proj.bias"] = vector(hidden, 0.0)
         if family == "qwen3":

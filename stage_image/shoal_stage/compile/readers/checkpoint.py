@@ -57,6 +57,8 @@ class Checkpoint:
     tokenizer: TokenizerSource
     digest: Callable[[], str]
     """sha256 (hex) over the checkpoint's bytes; reads them all."""
+    let_go: Callable[[], None] = lambda: None
+    """Gives back the memory of what has been read from a mapped file; it can be read again."""
 
     def tensor(self, name: str) -> TensorView:
         """The tensor of that name; `check_tensors` has made sure that it exists."""

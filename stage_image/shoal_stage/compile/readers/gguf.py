@@ -77,6 +77,7 @@ def read_gguf(path: Path) -> Checkpoint:
         tensors=tensors,
         tokenizer=GgufTokenizer(path, header.metadata),
         digest=lambda: file_sha256(path),
+        let_go=lambda: mapped.madvise(mmap.MADV_DONTNEED),
     )
 
 
