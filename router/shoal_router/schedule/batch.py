@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shoal.wire.messages import Row
-from shoal_router.schedule.sequence import Sequence
+from shoal.wire.messages import Row, RowOutcome
+from shoal_router.schedule.plan import OutcomeMismatch
+from shoal_router.schedule.sequence import Sequence, SequenceState
 
 
 class SentRow(NamedTuple):
@@ -15,6 +16,19 @@ class SentRow(NamedTuple):
     version: int
     end: int
     sample: bool
+
+    @property
+    def is_live(self) -> bool:
+        """Its result still counts: the sequence goes on, and was not computed anew since."""
+        return self.seq.state is SequenceState.RUNNING and self.version == self.seq.version
+
+    def check(self, outcome: RowOutcome | None) -> None:
+        """Raises OutcomeMismatch when a token is due and the outcome does not have it."""
+        if not self.sample or not self.is_live:
+            return
+        seq = self.seq
+        if not (outcome and outcome.tokens and (outcome.version, outcome.base) == (seq.version, len(seq.tokens))):
+            raise OutcomeMismatch(f"sequence {seq.id} waits for position {len(seq.tokens)}, the result is {outcome}")
 
 
 class SentStep(NamedTuple):

@@ -37,7 +37,8 @@ class KvMemory:
     def seat(self, seq: Sequence, headroom: int) -> bool:
         """A slot, and blocks for all ids of `seq`, as far as possible from the prefix cache.
 
-        Leaves at least `headroom` blocks for others. False, and nothing changed, when that is not to be had.
+        Leaves at least `headroom` blocks for others; a slot has its own. False, and nothing changed, when that is not
+        to be had.
         """
         if not self._free_slots:
             return False
@@ -47,7 +48,8 @@ class KvMemory:
             # The last id is always computed: its successor must be drawn.
             adopted = self.blocks.lookup(seq.block_keys[: (len(seq.tokens) - 1) // self.blocks.block_size])
         total = self.blocks.blocks_for(len(seq.tokens))
-        if self.blocks.cost(adopted, total) + headroom > self.blocks.available:
+        left = self.blocks.available - self.blocks.cost(adopted, total)
+        if left < (headroom if self.shares else 0):
             return False
         self.blocks.adopt(seq.blocks, adopted)
         grown = self.blocks.grow(seq.blocks, len(seq.tokens))

@@ -21,18 +21,17 @@ not do harm, since a new owner's rows run after the old ones; it is a guard for 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 
 from shoal.wire.messages import KvCapacity, RowOutcome
-from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest, QueueFull
+from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest
 from shoal_router.schedule.batch import Batch, SentStep
 from shoal_router.schedule.memory import KvMemory
 from shoal_router.schedule.plan import Load, OutcomeMismatch, SequenceEvent, StepPlan
+from shoal_router.schedule.queue import WaitingQueue
 from shoal_router.schedule.sequence import Sequence, SequenceState
-from shoal_router.schedule.service_time import ServiceTime
 
 
 class Scheduler:
@@ -52,12 +51,10 @@ class Scheduler:
         if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
             raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
         self._prefill_chunk = prefill_chunk
-        self._max_waiting = max_waiting
         self._prefix_cache = prefix_cache
         self._ids = count()
-        self._service = ServiceTime()
         self._sequences: dict[int, Sequence] = {}
-        self._waiting: list[Sequence] = []
+        self._waiting = WaitingQueue(max_waiting)
         self._start_over(capacity, depth)
 
     def _start_over(self, capacity: KvCapacity, depth: int) -> None:
@@ -94,9 +91,7 @@ class Scheduler:
             raise ValueError("a request has a prompt and asks for at least one token")
         if prompt_len >= self.max_context:
             raise ContextLengthExceeded(prompt_len, self.max_context)
-        if len(self._waiting) >= self._max_waiting + self._memory.free_slots:
-            wait = self._service.retry_after(len(self._waiting), self._memory.slots)
-            raise QueueFull(f"{len(self._waiting)} requests wait already: try again in {wait:.0f} s", wait)
+        self._waiting.check_room(self._memory.slots, self._memory.free_slots)
         seq = Sequence(
             id=next(self._ids),
             prompt_len=prompt_len,
@@ -106,7 +101,7 @@ class Scheduler:
             stop_token_ids=request.stop_token_ids,
         )
         self._sequences[seq.id] = seq
-        self._waiting.append(seq)
+        self._waiting.put(seq)
         return seq.id
 
     def cancel(self, seq_id: int) -> None:
@@ -118,7 +113,7 @@ class Scheduler:
     def has_begun(self, seq_id: int) -> bool:
         """Whether the stages hold, or held, something of the sequence."""
         seq = self._sequences.get(seq_id)
-        return seq is not None and seq.admitted is not None
+        return seq is not None and seq.begun
 
     def releases(self) -> tuple[int, ...]:
         """Sequences whose memory was given back since the last call. Send them before the step just scheduled."""
@@ -174,12 +169,13 @@ class Scheduler:
 
     def _admit(self, now: float) -> Sequence | None:
         """Seat the head of the queue, leaving a block for each running sequence lest it is preempted at once."""
-        if not self._waiting or not self._memory.seat(self._waiting[0], headroom=len(self._running)):
+        seq = self._waiting.head
+        if seq is None or not self._memory.seat(seq, headroom=len(self._running)):
             return None
-        seq = self._waiting.pop(0)
+        self._waiting.remove(seq)
         seq.state = SequenceState.RUNNING
-        if seq.admitted is None:
-            seq.admitted = now
+        if not seq.begun:
+            seq.begun, seq.admitted = True, now
             seq.cached_tokens = seq.num_computed
         self._running[seq.id] = seq
         self._prefilling.append(seq)
@@ -195,7 +191,7 @@ class Scheduler:
             self._leave(victim)
             self._memory.give_back(victim)
             victim.state = SequenceState.WAITING
-            insort(self._waiting, victim, key=lambda other: other.id)
+            self._waiting.put(victim)
         return True
 
     def _leave(self, seq: Sequence) -> None:
@@ -222,28 +218,30 @@ class Scheduler:
     # ---- results come back
 
     def update(self, outcomes: SequenceOf[RowOutcome], now: float) -> list[SequenceEvent]:
-        """Take the result of the oldest step in flight. Raises OutcomeMismatch when it does not answer that step."""
+        """Take the result of the oldest step in flight.
+
+        Raises OutcomeMismatch when it does not answer that step; then no token of it was committed.
+        """
         if not self._in_flight:
             raise OutcomeMismatch("a result came back although no step is in flight")
+        drawn = {outcome.seq: outcome for outcome in outcomes}
+        for sent in self._in_flight[0].rows:
+            sent.check(drawn.get(sent.seq.id))
         step = self._in_flight.popleft()
         self._decoding_steps -= step.decodes
-        drawn = {outcome.seq: outcome for outcome in outcomes}
         events = []
         for sent in step.rows:
             seq = sent.seq
             seq.in_flight -= 1
-            if seq.state is SequenceState.OVER:
-                if not seq.in_flight:
-                    self._forget(seq)
-            elif sent.version == seq.version:
+            if sent.is_live:
                 self._memory.acknowledge(seq, sent.end)
                 if sent.sample:
-                    events.append(self._commit(seq, drawn.get(seq.id), now))
+                    events.append(self._commit(seq, drawn[seq.id], now))
+            elif seq.state is SequenceState.OVER and not seq.in_flight:
+                self._forget(seq)
         return events
 
-    def _commit(self, seq: Sequence, outcome: RowOutcome | None, now: float) -> SequenceEvent:
-        if outcome is None or outcome.version != seq.version or outcome.base != len(seq.tokens) or not outcome.tokens:
-            raise OutcomeMismatch(f"sequence {seq.id} waits for position {len(seq.tokens)}, the result is {outcome}")
+    def _commit(self, seq: Sequence, outcome: RowOutcome, now: float) -> SequenceEvent:
         taken = 0
         finish: FinishReason | None = None
         while finish is None and taken < len(outcome.tokens):
@@ -252,7 +250,7 @@ class Scheduler:
         if finish is None:
             self._ready.append(seq)
         else:
-            self._service.learn(now - (now if seq.admitted is None else seq.admitted))
+            self._waiting.learn(now - seq.admitted)
             self._end(seq)
         return SequenceEvent(seq.id, outcome.tokens[:taken], outcome.logprobs[:taken], finish, seq.cached_tokens)
 
@@ -266,8 +264,8 @@ class Scheduler:
         """
         alive = [seq for seq in self._sequences.values() if seq.state is not SequenceState.OVER]
         self._start_over(capacity, depth)
-        self._waiting = [seq for seq in alive if len(seq.tokens) < self.max_context]
-        self._sequences = {seq.id: seq for seq in self._waiting}
+        self._sequences = {seq.id: seq for seq in alive if len(seq.tokens) < self.max_context}
+        self._waiting.refill(self._sequences.values())
         for seq in self._waiting:
             seq.state = SequenceState.WAITING
             seq.in_flight = 0

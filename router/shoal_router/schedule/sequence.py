@@ -45,7 +45,8 @@ class Sequence:
     published: int = 0
     introduced: bool = False
     cached_tokens: int = 0
-    admitted: float | None = None
+    begun: bool = False
+    admitted: float = 0.0
 
     @property
     def remaining(self) -> int:

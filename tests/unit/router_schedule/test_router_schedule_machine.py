@@ -115,6 +115,6 @@ def test_any_order_of_events_gives_the_text_of_plain_decoding(machine):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )

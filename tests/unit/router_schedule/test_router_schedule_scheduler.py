@@ -253,6 +253,25 @@ def test_case_23_a_result_that_does_not_answer_the_step_is_refused(outcomes):
         scheduler.update(outcomes, 0.0)
 
 
+def test_a_result_that_answers_only_some_rows_commits_none_of_them():
+    """Otherwise a replay would go on behind a token that nobody was given."""
+    scheduler = Scheduler(capacity(), depth=1)
+    scheduler.add(ask([1]))
+    scheduler.add(ask([2]))
+    scheduler.schedule(0.0)
+    with pytest.raises(OutcomeMismatch):
+        scheduler.update([RowOutcome(0, 0, 1, (7,))], 0.0)
+    scheduler.reset_for_epoch(capacity(), depth=1)
+    assert [row.tokens for row in scheduler.schedule(0.0).rows] == [(1,), (2,)]
+
+
+def test_a_slot_needs_no_room_beside_itself():
+    scheduler = Scheduler(capacity(sequences=2, blocks=8, max_context=16, shares=False), depth=2)
+    scheduler.add(ask(range(15)))
+    scheduler.add(ask(range(15)))
+    assert len(scheduler.schedule(0.0).rows) == 2
+
+
 def test_a_result_without_a_step_is_refused():
     with pytest.raises(OutcomeMismatch, match="no step is in flight"):
         Scheduler(capacity(), depth=1).update([], 0.0)
@@ -317,3 +336,16 @@ def test_a_newcomer_leaves_every_running_sequence_a_block_to_grow():
     assert scheduler.schedule(0.0) is None
     answer(scheduler, plan)
     assert [row.seq for row in scheduler.schedule(0.0).rows] == [second]
+
+
+def test_after_a_reset_to_blocks_of_another_size_prefixes_are_told_apart_anew():
+    scheduler = Scheduler(capacity(block_size=2), depth=1, prefill_chunk=6)
+    scheduler.add(ask([1, 2, 3, 4, 5, 6]))
+    second = scheduler.add(ask([1, 2, 9, 4, 5, 6]))
+    assert len(in_flight(scheduler)) == 2
+    scheduler.reset_for_epoch(capacity(block_size=3), depth=1)
+    answer(scheduler, scheduler.schedule(0.0))
+    first_rows = [row for plan in in_flight(scheduler) for row in plan.rows if row.start is not None]
+    assert [(row.seq, row.past_len) for row in first_rows] == [(second, 0)], (
+        "the first two ids are the same, the first block of three is not"
+    )
