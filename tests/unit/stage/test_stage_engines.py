@@ -39,8 +39,9 @@ class Stages:
     def run(self, *rows: Row) -> NDArray[np.float32]:
         hidden = None
         for engine in self.engines:
-            # What the wire does: the array is valid only until the engine's next call.
+            # As on the wire: a copy, since the array is valid only until the next call, and one that nobody may write.
             hidden = engine.run(rows, hidden).copy()
+            hidden.setflags(write=False)
         assert hidden is not None
         return hidden
 
