@@ -193,3 +193,21 @@ def test_a_disk_that_fills_up_leaves_what_is_finished(make_hf, tmp_path, monkeyp
     names = written(monkeypatch)
     compile_model(tiny.path, destination, F32)
     assert names == ["layer-001", "head"]
+
+
+def test_a_block_that_was_not_written_whole_is_noticed(make_hf, tmp_path, monkeypatch):
+    """OpenVINO's writer says nothing when the disk is full: here it writes the weights but for the last bytes."""
+    import openvino as ov
+
+    real = ov.save_model
+
+    def short(model, path, **options):
+        real(model, path, **options)
+        weights = path.with_suffix(".bin")
+        with weights.open("rb+") as stream:
+            stream.truncate(weights.stat().st_size - 64)
+
+    monkeypatch.setattr(ov, "save_model", short)
+    with pytest.raises(ResourceError, match=r"unfinished-embed\.xml was not written whole"):
+        compile_model(make_hf("llama").path, tmp_path / "model", F32)
+    assert not (tmp_path / "model").exists()
