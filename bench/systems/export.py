@@ -7,6 +7,7 @@ import json
 import resource
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from shoal_stage.engine.chain import build_chain
 
 _SIZES = {"8b": (4096, 32, 14336), "70b": (8192, 64, 28672)}
 _DECODED = 16
+_POOL = 1 << 22
 
 
 def architecture_of(shape: str, layers: int) -> Architecture:
@@ -47,13 +49,16 @@ def architecture_of(shape: str, layers: int) -> Architecture:
 
 def random_checkpoint(architecture: Architecture) -> Checkpoint:
     """A checkpoint whose tensors are cut from one pool of normal numbers."""
-    pool = (np.random.default_rng(0).standard_normal(1 << 22) * 0.02).astype(np.float32)
+    pool = np.tile(np.random.default_rng(0).standard_normal(_POOL, np.float32) * np.float32(0.02), 2)
 
     def view(name: str, shape: tuple[int, ...]) -> TensorView:
         columns = shape[1] if len(shape) > 1 else 1
+        # Each tensor begins elsewhere in the pool: equal constants would be stored once.
+        first = zlib.crc32(name.encode()) % _POOL
+        own = pool[first : first + _POOL]
 
         def read(start: int, end: int) -> NDArray[np.float32]:
-            values = np.resize(pool, (end - start) * columns)
+            values = np.resize(own, (end - start) * columns)
             return values.reshape(end - start, columns) if len(shape) > 1 else values + np.float32(1)
 
         return TensorView(name, name, shape, 2 * int(np.prod(shape)), read)
