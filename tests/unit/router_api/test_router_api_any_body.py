@@ -39,7 +39,7 @@ completion = body(
 
 
 @given(case=st.tuples(st.just("/v1/chat/completions"), chat) | st.tuples(st.just("/v1/completions"), completion))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_body_makes_the_router_fail(bench, case) -> None:
     path, data = case
     response = await bench.client.post(path, content=json.dumps(data), headers={"content-type": "application/json"})
