@@ -16,6 +16,8 @@ from shoal.errors import ShoalError
 
 # Name on the command line -> module. Modules import heavy peers, so they are loaded only when they run.
 BENCHES = {
+    "batching": "bench.batching",
+    "exactness": "bench.exactness",
     "export": "bench.export",
     "operator": "bench.operator",
     "single-node": "bench.single_node",

@@ -65,3 +65,18 @@ def answer(handler: Callable[[Message], Message]) -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         replies.write(json.dumps(handler(json.loads(line))) + "\n")
+
+
+def rate(worker: Worker, request: Message) -> Callable[[], float]:
+    """A measure for bench.measure.alternate: tokens per second over all answers, from the request to the last token."""
+
+    def tokens_per_second() -> float:
+        reply = worker.ask(request)
+        return sum(map(len, reply["answers"])) / float(reply["seconds"])
+
+    return tokens_per_second
+
+
+def last_core() -> int:
+    """The core that one-core systems share: the last one this process may use."""
+    return max(os.sched_getaffinity(0))

@@ -1,1 +1,1 @@
-"""Other systems on the same weights, cores and prompts. A peer that is missing is reported as missing, not as beaten."""
+"""Other systems on the same weights, cores and prompts. A missing peer is reported as missing, not as beaten."""

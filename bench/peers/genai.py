@@ -17,10 +17,10 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 from numpy.typing import NDArray
-from shoal_stage.engine.chain import build_chain
 
 from bench.workers import Message, answer
 from shoal.manifest import read_manifest
+from shoal_stage.engine.chain import build_chain
 
 MODEL_FILE = "openvino_model.xml"
 
@@ -59,7 +59,7 @@ def _write_tokenizer(gguf: Path, directory: Path) -> None:
     scratch = directory / "gguf"
     scratch.mkdir()
     copy = scratch / "model.gguf"
-    os.symlink(gguf.resolve(), copy)
+    copy.symlink_to(gguf.resolve())
     genai.LLMPipeline(str(copy), "CPU", enable_save_ov_model=True)
     for name in ("openvino_tokenizer", "openvino_detokenizer"):
         for suffix in (".xml", ".bin"):
@@ -68,21 +68,22 @@ def _write_tokenizer(gguf: Path, directory: Path) -> None:
 
 
 def main(directory: str, backend: str, *properties: str) -> None:
-    """Serve generate requests: {"prompt": ids, "tokens": n} -> {"seconds", "ids", "ttft_s"}."""
+    """Serve generate requests: {"prompts": [ids], "tokens": n} -> {"seconds", "answers", "ttft_s"}."""
     settings = dict(item.split("=", 1) for item in properties)
     pipeline = genai.LLMPipeline(directory, "CPU", ATTENTION_BACKEND=backend, INFERENCE_NUM_THREADS=1, **settings)
 
     def generate(request: Message) -> Message:
         config = genai.GenerationConfig(max_new_tokens=request["tokens"], do_sample=False, ignore_eos=True)
-        ids = ov.Tensor(_batch(request["prompt"]))
-        mask = ov.Tensor(_batch([1] * len(request["prompt"])))
+        (prompt,) = request["prompts"]
+        ids = ov.Tensor(_batch(prompt))
+        mask = ov.Tensor(_batch([1] * len(prompt)))
         begun = time.perf_counter()
         result = pipeline.generate(genai.TokenizedInputs(ids, mask), config)
         seconds = time.perf_counter() - begun
         return {
             "seconds": seconds,
-            "ids": list(result.tokens[0]),
-            "ttft_s": result.perf_metrics.get_ttft().mean / 1000,
+            "answers": [list(result.tokens[0])],
+            "ttft_s": [result.perf_metrics.get_ttft().mean / 1000],
         }
 
     answer(generate)

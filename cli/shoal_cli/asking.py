@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shoal_cli.client import Answer, RouterClient
 from shoal_cli.tables import facts_table, timing_table
 from shoal_cli.terminal import results
+
+if TYPE_CHECKING:
+    from shoal_cli.client import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,13 @@ class Question:
 
 async def ask(url: str, question: Question) -> Answer:
     """Stream the answer to stdout, then print time to first token, speed, and each stage's compute and wait."""
+    # Loaded while nobody waits for it: the stages are up by now, and httpx takes a while.
+    from shoal_cli.client import Answer, RouterClient
+
     answer = Answer()
     async with RouterClient(url) as client:
         before = await client.status()
-        results().print(f"\n[bold]> {question.prompt}[/bold]" if results().is_terminal else f"\n> {question.prompt}")
+        results().print(f"\n> {question.prompt}", style="bold", soft_wrap=True)
         async for text in client.stream(question.path, question.body, answer):
             # Not through rich: an answer's [brackets] are text, and its lines are broken by the terminal.
             sys.stdout.write(text)

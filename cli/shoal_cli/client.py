@@ -22,7 +22,7 @@ _TIMEOUT = httpx.Timeout(connect=5.0, read=60.0, write=10.0, pool=5.0)
 
 @dataclass(slots=True)
 class Answer:
-    """What is known of an answer once it has been streamed. Times are seconds from the request."""
+    """What is known of an answer once it has been streamed. Times are seconds from the request; `stopped` by Ctrl-C."""
 
     text: str = ""
     first_token_s: float | None = None
@@ -30,6 +30,7 @@ class Answer:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reason: str = ""
+    stopped: bool = False
     usage: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -54,6 +54,7 @@ class Conversation:
             # asyncio.run turns Ctrl-C into a cancellation of the stream, and then raises KeyboardInterrupt here.
             asyncio.run(self._stream(answer, write))
         except KeyboardInterrupt:
+            answer.stopped = True
             write(" [stopped]")
         except ShoalError:
             self.messages.pop()

@@ -20,7 +20,7 @@ def print_plan(plan: Plan, name: str) -> None:
         results().print(f"spares: {', '.join(plan.spares)}", soft_wrap=True)
     for label, lines in (("why", plan.reasons), ("advice", plan.advice)):
         for line in lines:
-            results().print(f"{label}: {line}", soft_wrap=True, markup=False)
+            results().print(f"{label}: {line}", soft_wrap=True)
 
 
 def plan_table(pipeline: PipelinePlan, layers: int, title: str) -> Table:

@@ -15,7 +15,8 @@ def results() -> Console:
     """The console on stdout: plans, answers, figures."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    # What is printed are paths, prompts and names: [brackets] and :colons: in them are text.
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         # A file or a pipe has no width: tables are not to be squeezed into rich's default of 80.
         console.width = 160
@@ -27,7 +28,7 @@ def progress() -> Console:
     """The console on stderr: what is being done right now."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def error_line(message: str) -> None:

@@ -68,7 +68,13 @@ def run(settings: RouterSettings) -> None:
     bound = listen(settings.host, settings.port)
     runtime = StepLoop(
         RingOpener(PlanForModel(PlanFile(settings.plan), text.digest), prefill_chunk=settings.prefill_chunk),
-        StepLoopSettings(prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_queue),
+        StepLoopSettings(
+            prefill_chunk=settings.prefill_chunk,
+            max_waiting=settings.max_queue,
+            prefix_cache=settings.prefix_cache,
+            recovery_attempts=settings.recovery_attempts,
+            recovery_seconds=settings.recovery_seconds,
+        ),
     )
     api = ApiSettings(
         served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
@@ -78,13 +84,14 @@ def run(settings: RouterSettings) -> None:
 
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends, however that ends (prctl(2), Linux only)."""
-    parent = os.getppid()
+    # Whoever starts us may say its process id: it may have ended before we come to ask the kernel.
+    parent = os.environ.get("SHOAL_STARTED_BY", str(os.getppid()))
     if not sys.platform.startswith("linux"):
         raise ResourceError("--die-with-parent needs Linux")
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise ResourceError(f"--die-with-parent: {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent:  # it ended just now
-        sys.exit(1)
+    if str(os.getppid()) != parent:
+        raise ResourceError("the process that started this router has ended")
 
 
 if __name__ == "__main__":

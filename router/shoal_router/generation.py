@@ -7,7 +7,7 @@ stops iterating, or closes the iterator, cancels the generation: every stage the
     ├── ContextLengthExceeded     prompt and answer do not fit the model's context     400 context_length_exceeded
     ├── QueueFull                 too many requests wait already                       429 with Retry-After
     ├── PipelineUnavailable       no pipeline is open right now                        503 with Retry-After
-    └── GenerationFailed          the pipeline was lost in mid-answer                  500, or an error chunk in a stream
+    └── GenerationFailed          the pipeline was lost in mid-answer                  500, or an error event
 """
 
 from __future__ import annotations

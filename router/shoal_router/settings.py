@@ -25,6 +25,7 @@ class ApiSettings(BaseModel):
     # Many proxies close a connection that was silent for a minute.
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024)
+    body_seconds: float = Field(default=30.0, gt=0, description="longest silence while a request's body comes in")
     max_messages: int = Field(default=4096, ge=1)
     max_prompts: int = Field(default=64, ge=1, description="prompts of one completion request")
     max_choices: int = Field(default=16, ge=1, description="sequences of one request: prompts x n")
@@ -43,8 +44,11 @@ class RouterSettings(BaseModel):
     host: str
     port: int = Field(ge=0, le=65535, description="0: any free port")
     served_names: tuple[str, ...] = Field(default=(), description="empty: the model directory's own name")
-    max_queue: int = Field(default=256, ge=0)
+    max_queue: int = Field(default=64, ge=0)
     prefill_chunk: int = Field(default=256, ge=1)
+    prefix_cache: bool = True
+    recovery_attempts: int = Field(default=3, ge=0)
+    recovery_seconds: float = Field(default=120.0, gt=0)
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     grace_seconds: float = Field(default=25.0, ge=0, description="SIGTERM: how long running answers may take to end")
     die_with_parent: bool = False
@@ -58,7 +62,9 @@ class _Parser(argparse.ArgumentParser):
 def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     """The settings on a command line. Raises UsageError with the option's name."""
     defaults = {name: field.default for name, field in RouterSettings.model_fields.items()}
-    parser = _Parser(prog="python -m shoal_router", description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m shoal_router", description="Serve the OpenAI API over the stages of a plan.", allow_abbrev=False
+    )
     parser.add_argument("--plan", required=True, type=Path, help="plan.json")
     parser.add_argument("--model", required=True, type=Path, metavar="DIR", help="model directory")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default %(default)s")
@@ -66,6 +72,8 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     for name, what in (
         ("max_queue", "requests that may wait; more get 429"),
         ("prefill_chunk", "tokens of a prompt in one step"),
+        ("recovery_attempts", "lost pipelines that an answer survives"),
+        ("recovery_seconds", "longest pause of an answer until the next pipeline is open"),
         ("keep_alive_seconds", "longest silence in a stream"),
         ("grace_seconds", "how long running answers may take to end after SIGTERM"),
     ):
@@ -74,6 +82,12 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         parser.add_argument(
             option, type=kind, default=defaults[name], metavar="N", help=f"{what} (default %(default)s)"
         )
+    parser.add_argument(
+        "--prefix-cache",
+        action=argparse.BooleanOptionalAction,
+        default=defaults["prefix_cache"],
+        help="keep the KV pages of finished prompts for prompts that begin alike (default: yes)",
+    )
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))
     host, port = split_address(options.pop("listen"))

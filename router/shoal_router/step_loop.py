@@ -33,6 +33,7 @@ from shoal_router.generation import (
 )
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
+from shoal_router.request_check import check_request
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.scheduler import Scheduler
 
@@ -51,8 +52,9 @@ class StepLoopSettings:
     prefill_chunk: int = 256
     micro_batches: int = 0
     max_waiting: int = 256
+    prefix_cache: bool = True
     recovery_attempts: int = 3
-    recovery_seconds: float = 60.0
+    recovery_seconds: float = 120.0
     open_seconds: float = 600.0
     backoff: float = 0.2
     longest_backoff: float = 5.0
@@ -133,6 +135,7 @@ class StepLoop:
         """See Generator.generate."""
         if self._pipeline is None or self._scheduler is None:
             raise self._unavailable()
+        check_request(request, self._pipeline.facts.vocab_size)
         if request.max_tokens == 0:
             yield TokenDelta((), finish=FinishReason.LENGTH)
             return
@@ -214,6 +217,8 @@ class StepLoop:
         """Try until a pipeline is open; meanwhile fail the requests that have waited as long as they may."""
         backoff = 0.0
         while True:
+            if self._patience(lost_at) <= 0:
+                self._fail_all(f"the pipeline was lost and did not come back: {self._detail}")
             try:
                 return await self._opener.open(deadline_seconds=self._patience(lost_at), progress=self._note)
             except ShoalError as error:
@@ -221,10 +226,8 @@ class StepLoop:
             except Exception as error:  # noqa: BLE001 - the service must outlive a defect; it is logged in full
                 _log.error("opening the pipeline met a defect", exc_info=error)
                 self._note(f"internal error while opening the pipeline: {type(error).__name__}: {error}")
-            if self._patience(lost_at) <= 0:
-                self._fail_all(f"the pipeline was lost and did not come back: {self._detail}")
             backoff = self._longer(backoff)
-            await asyncio.sleep(backoff)
+            await asyncio.sleep(min(backoff, max(self._patience(lost_at), 0.0)))
 
     def _longer(self, backoff: float) -> float:
         return min(max(2 * backoff, self._settings.backoff), self._settings.longest_backoff)
@@ -240,7 +243,11 @@ class StepLoop:
         depth = settings.micro_batches or facts.stages
         if self._scheduler is None:
             self._scheduler = Scheduler(
-                facts.capacity, depth=depth, prefill_chunk=settings.prefill_chunk, max_waiting=settings.max_waiting
+                facts.capacity,
+                depth=depth,
+                prefill_chunk=settings.prefill_chunk,
+                max_waiting=settings.max_waiting,
+                prefix_cache=settings.prefix_cache,
             )
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
@@ -253,8 +260,8 @@ class StepLoop:
         return self._scheduler
 
     def _lost(self, error: StageError) -> None:
-        self._note(f"the pipeline was lost: {error}")
-        _log.warning("pipeline lost", extra={"reason": str(error)})
+        self._detail = f"the pipeline was lost: {error}"
+        _log.warning("%s", self._detail)
         for seq, client in list(self._clients.items()):
             client.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
             if client.losses > self._settings.recovery_attempts:
@@ -278,4 +285,6 @@ class StepLoop:
         client.mailbox.put_nowait(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:
-        self._detail = line
+        if line != self._detail:
+            self._detail = line
+            _log.info("pipeline: %s", line)

@@ -7,6 +7,7 @@ can be; then as few stages as can be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from shoal.errors import PlanError, UsageError
@@ -30,7 +31,10 @@ def make_plan(model: ModelFacts, nodes: Sequence[NodeFacts], spec: PlanSpec) -> 
     costs = Costs(model, spec)
     sites, refused = usable_sites(nodes, spec)
     if spec.manual:
-        chains = manual_chains(costs, sites, spec.devices, spec.manual, spec.replicas)
+        # A device that a range names is allowed for that range, whether spec.devices has it or not.
+        by_hand = [each.device for each in spec.manual if each.device is not None]
+        places, _ = usable_sites(nodes, replace(spec, devices=(*spec.devices, *by_hand)))
+        chains = manual_chains(costs, places, spec.devices, spec.manual, spec.replicas)
         notes = [f"the cut is manual: {count(len(spec.manual), 'range')} as given"]
     else:
         chains, notes = _chosen(costs, sites, refused, spec)
@@ -134,10 +138,10 @@ def _reasons(costs: Costs, spec: PlanSpec, chains: Sequence[Chain], pipelines: S
             f"{slowest.step_ms:.1f} ms a token + {slowest.hop_ms:.1f} ms hop"
         )
     preferred = spec.devices[0]
-    others = sorted({piece.site for chain in chains for piece in chain if piece.site.device is not preferred}, key=str)
+    others = {piece.site.name: piece.site for chain in chains for piece in chain if piece.site.device is not preferred}
     return reasons + [
         f"{site.name} has no {preferred}: its stage uses {site.device}, which spec.devices allows"
-        for site in others
+        for _, site in sorted(others.items())
         if preferred not in site.node.devices
     ]
 

@@ -18,7 +18,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from shoal.plan.document import Device
-from shoal.resource.bounds import Labels, ObjectName, Quantity, quantity_bytes
+from shoal.resource.bounds import Labels, ObjectName, Quantity, Unique, quantity_bytes
 from shoal.resource.load import read_text
 from shoal.resource.rules import Object
 from shoal.resource.yaml_source import read_document, validated
@@ -68,16 +68,8 @@ class NodeEntry(Object):
 class NodesFile(Object):
     """All PCs of the file."""
 
-    nodes: Annotated[tuple[NodeEntry, ...], Field(min_length=1, max_length=256)]
+    nodes: Annotated[tuple[NodeEntry, ...], Field(min_length=1, max_length=256), Unique("name")]
     """The PCs."""
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
-        names = [node.name for node in self.nodes]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"node {twice[0]} is listed twice")
-        return self
 
 
 def load_nodes(path: Path) -> NodesFile:

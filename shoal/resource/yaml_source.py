@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeVar, get_args
 
 import yaml
@@ -19,6 +20,7 @@ from pydantic_core import ErrorDetails
 from shoal.errors import ManifestError
 
 MAX_BYTES = 1 << 20
+MAX_FIELDS = 100_000
 Path = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -59,7 +61,9 @@ def read_document(text: str, origin: str) -> Document:
             node = loader.get_single_node()
             if node is None:
                 raise ManifestError(f"{origin}: empty")
-            lines = dict(_lines_of(node, (), origin))
+            lines = dict(islice(_lines_of(node, (), origin), MAX_FIELDS + 1))
+            if len(lines) > MAX_FIELDS:
+                raise ManifestError(f"{origin}: more than {MAX_FIELDS} fields")
             data = loader.construct_document(node)
         finally:
             loader.dispose()

@@ -65,6 +65,16 @@ def decode_frame(message: pb.Frame) -> Frame:
     return Frame(epoch=message.epoch, number=message.number, body=body)
 
 
+def forward_step(message: pb.Frame, hidden: NDArray[np.float32], dtype: DType, timing: StageTiming) -> pb.Frame:
+    """A step's frame for the next hop: the rows as they came, the new hidden states, one more timing.
+
+    Changes `message` itself: rows are neither taken apart nor built anew, which would be most of a hop's work.
+    """
+    message.step.hidden.CopyFrom(_encode_hidden(hidden, dtype))
+    message.step.timings.append(_encode_timing(timing))
+    return message
+
+
 def encode_result(result: StepResult) -> pb.StepResult:
     """The last stage's answer as protobuf."""
     return pb.StepResult(

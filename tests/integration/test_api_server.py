@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from contextlib import aclosing, asynccontextmanager
 
 import httpx
@@ -84,6 +85,23 @@ async def test_case_86_openai_pythons_stream_helper_assembles_the_answer(generat
         assert answer.choices[0].message.content == ANSWER
         assert "content.delta" in events
         assert "content.done" in events
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_case_86_curl_sees_whole_lines_as_they_come(generator) -> None:
+    generator.gate, generator.gate_after = asyncio.Event(), 2
+    async with serving(generator) as url:
+        body = json.dumps(BODY | {"stream": True})
+        argv = ["curl", "-sN", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
+        curl = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(30):
+            first = [await curl.stdout.readline() for _ in range(6)]  # role, "H", "e" and their empty lines
+            generator.gate.set()
+            rest = await curl.stdout.read()
+            assert await curl.wait() == 0
+    assert first[1::2] == [b"\n"] * 3
+    assert [json.loads(line[6:])["choices"][0]["delta"]["content"] for line in first[::2]] == ["", "H", "e"]
+    assert rest.endswith(b"\n\ndata: [DONE]\n\n")
 
 
 async def test_case_83_openai_python_raises_its_own_errors(generator) -> None:
@@ -203,3 +221,16 @@ async def test_a_body_beyond_the_limit_is_refused(generator, declared) -> None:
         response = await client.post("/v1/chat/completions", content=body, headers=headers)
         assert response.status_code == 413
         assert response.json()["error"]["code"] == "request_too_large"
+
+
+async def test_a_body_that_stops_coming_is_a_408(generator) -> None:
+    async with serving(generator, body_seconds=0.1) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: 50\r\n\r\n{")
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in answer

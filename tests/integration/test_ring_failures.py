@@ -90,6 +90,19 @@ async def test_case_9_a_stage_is_lost_and_the_stream_goes_on_at_its_replacement_
             await until(lambda: not first.engine.live and not spare.engine.live)
 
 
+async def test_case_18_a_stage_that_is_told_to_stop_hands_its_streams_over():
+    async with half(0) as first, half(1) as second, half(1) as spare:
+        source = ChangingPlan(plan_at([first.address, second.address]))
+        async with serving(source) as loop:
+            await loop.wait_ready(10)
+            requests = [GenerationRequest(str(n), (n, 2), GREEDY, 60) for n in range(4)]
+            tasks = [asyncio.create_task(collect(loop, request)) for request in requests]
+            await until(lambda: loop.status().steps > 5)
+            source.planned = plan_at([first.address, spare.address])
+            await second.server.stop()
+            assert await asyncio.gather(*tasks) == [greedy_text(request.prompt, 60) for request in requests]
+
+
 async def test_a_lost_stage_that_returns_at_its_address_continues_the_stream():
     async with half(0) as first, half(1) as second:
         source = FixedPlan(plan_at([first.address, second.address]))

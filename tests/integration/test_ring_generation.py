@@ -144,3 +144,24 @@ async def test_chunks_of_one_prompt_run_on_all_stages_at_once():
         assert tokens == greedy_text(prompt, 2)
         starts = [past for stage, past in seen if stage == 0]
         assert all(later - earlier in (1, 16) for earlier, later in pairwise(starts))
+
+
+async def test_micro_batches_run_on_all_stages_at_once():
+    """The last stage is held at the first micro-batch until the first stage runs the second one."""
+    second_began = threading.Event()
+    begun = [0, 0]
+
+    def on_run(stage, rows):
+        if any(row.start is not None for row in rows):
+            return  # the prompts
+        begun[stage] += 1
+        if begun[0] == 2:
+            second_began.set()
+        if stage == 1:
+            assert second_began.wait(20)
+
+    settings = StepLoopSettings(prefill_chunk=16, recovery_attempts=0)
+    async with fake_pipeline(2, on_run=on_run) as handles, serving(handles, settings) as loop:
+        requests = [GenerationRequest(str(n), (n, 9), GREEDY, 8) for n in range(2)]
+        texts = await asyncio.gather(*(collect(loop, request) for request in requests))
+        assert [tokens for tokens, _ in texts] == [greedy_text(request.prompt, 8) for request in requests]

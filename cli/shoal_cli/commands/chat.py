@@ -1,7 +1,8 @@
 """`shoal chat`: talk to a router in the terminal.
 
 On a terminal it prompts; otherwise every line of stdin is a message, so that it can stand in a pipe. Ctrl-C stops the
-answer, not the program: the connection closes, every stage frees what the answer held, and what was said stays.
+answer, not the program (in a pipe both): the connection closes, every stage frees what the answer held, and what was
+said stays.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def chat(
         elif line.startswith("/"):
             typer.echo(f"{line.split()[0]} is not known here. {_HELP}", err=True)
         elif line:
-            conversation.say(line, write=_write)
+            answer = conversation.say(line, write=_write)
             _write("\n")
+            if answer.stopped and not interactive:
+                raise KeyboardInterrupt
 
 
 def _read_line(interactive: bool) -> str | None:

@@ -61,13 +61,13 @@ class LocalCommands:
             argv.append("--exact")
         return argv
 
-    def router(self, plan: Path) -> list[str]:
-        """Command line of the router."""
+    def router(self, plan: Path, port: int | None = None) -> list[str]:
+        """Command line of the router; with `port` it listens on that one, not on its first choice."""
         return [
             *_module("shoal_router"),
             f"--plan={plan}",
             f"--model={self.model}",
-            f"--listen={f'[{self.host}]' if ':' in self.host else self.host}:{self.port}",
+            f"--listen={f'[{self.host}]' if ':' in self.host else self.host}:{self.port if port is None else port}",
             f"--prefill-chunk={self.prefill_chunk}",
             f"--max-queue={self.max_queue}",
             f"--grace-seconds={ANSWER_GRACE_S}",

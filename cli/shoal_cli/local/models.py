@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
@@ -18,6 +19,9 @@ from shoal.plan.facts import ModelFacts
 from shoal.resource import ShardedModel, Source, Volume
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.terminal import progress
+
+if TYPE_CHECKING:
+    from shoal_stage.compile import CheckpointFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,9 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
     if checkpoint is None and not fetch:
         raise UsageError(
             f"{source.uri} is not on this machine, and a plan needs the sizes in it: add --fetch to fetch it "
-            "(nothing is compiled), or run it once with `shoal run`"
+            "(of an hf:// source the config.json only), or run it once with `shoal run`"
         )
-    from shoal_stage.compile import describe_checkpoint, resolve_source
-    from shoal_stage.compile.progress import shown
-
-    if checkpoint is None:
-        with shown() as report:
-            reference = source_reference(model, source)
-            checkpoint = resolve_source(reference, checkpoints_dir(), source.sha256, report).path
-    facts = describe_checkpoint(checkpoint, model.spec.precision, model.spec.group_size)
+    facts = _described(model, source, checkpoint)
     embed, *layers, head = facts.block_bytes
     return ModelFacts(
         shape=facts.shape,
@@ -85,6 +82,21 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
         # As for a compiled model: a third of a layer is the most that one of its tensors takes.
         largest_tensors=(embed, *(size // 3 for size in layers), head),
     )
+
+
+def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> CheckpointFacts:
+    """The checkpoint's sizes from its header, fetched if need be; of an hf:// source from its config.json."""
+    from shoal_stage.compile import describe_checkpoint, describe_config, fetch_config, resolve_source
+    from shoal_stage.compile.progress import shown
+
+    precision, group_size = model.spec.precision, model.spec.group_size
+    reference = source_reference(model, source)
+    if reference.startswith("hf://"):
+        return describe_config(fetch_config(reference, checkpoints_dir()), precision, group_size)
+    if checkpoint is None:
+        with shown() as report:
+            checkpoint = resolve_source(reference, checkpoints_dir(), source.sha256, report).path
+    return describe_checkpoint(checkpoint, precision, group_size)
 
 
 def compile_source(
@@ -100,13 +112,13 @@ def compile_source(
         from shoal_stage.compile import CompileOptions, compile_model, resolve_source
         from shoal_stage.compile.progress import shown
     notes: list[str] = []
-    progress().print(f"compiling {reference} to {precision}: {output}", markup=False)
+    progress().print(f"compiling {reference} to {precision}: {output}")
     output.parent.mkdir(parents=True, exist_ok=True)
     with shown() as report:
         resolved = resolve_source(reference, checkpoints_dir(), sha256, report)
         directory = compile_model(resolved, output, CompileOptions(precision, group_size, name), report, notes.append)
     for note in notes:
-        progress().print(f"note: {note}", markup=False)
+        progress().print(f"note: {note}")
     return directory
 
 

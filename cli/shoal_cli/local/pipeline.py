@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from shoal.plan.document import Plan, StagePlan
 from shoal_cli.local.process import ManagedProcess
@@ -40,8 +41,8 @@ class Commands(Protocol):
         """Command line of a stage that listens on `listen`."""
         ...
 
-    def router(self, plan: Path) -> list[str]:
-        """Command line of the router."""
+    def router(self, plan: Path, port: int | None = None) -> list[str]:
+        """Command line of the router; with `port` it listens on that one, not on its first choice."""
         ...
 
 
@@ -63,7 +64,8 @@ class LocalPipeline:
         self._commands = commands
         self._load_deadline = load_deadline
         self._slots: list[_Slot] = []
-        self._env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # With their starter's id the processes can tell that it ended before they could ask the kernel to be told.
+        self._env = {**os.environ, "SHOAL_STARTED_BY": str(os.getpid())}
 
     async def __aenter__(self) -> LocalPipeline:
         return self
@@ -100,7 +102,10 @@ class LocalPipeline:
                 *(slot.process.event("ready", self._load_deadline) for slot in self._slots),
             ]
         )
-        return str(started["url"])
+        url = str(started["url"])
+        # Clients know the first router's port; port 0 would give its successor another.
+        router.make = self._maker("router", self._commands.router(self.directory / PLAN_FILE, urlsplit(url).port))
+        return url
 
     async def watch(self, report: Callable[[str], None]) -> None:
         """Restart what dies, until the budget of one process is spent: then raise its failure. Never returns."""

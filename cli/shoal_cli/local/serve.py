@@ -68,8 +68,8 @@ async def _run(
         if question is not None:
             await pipeline.while_alive(ask(url, question))
             return
-        results().print(_example(url, commands.served_names[0]), soft_wrap=True, markup=False)
-        await pipeline.watch(lambda text: progress().print(text, markup=False))
+        results().print(_example(url, commands.served_names[0]), soft_wrap=True)
+        await pipeline.watch(lambda text: progress().print(text))
 
 
 def _example(url: str, model: str) -> str:

@@ -7,7 +7,6 @@ proxies and clients from giving up; an error after that comes as an event.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -113,9 +112,9 @@ class AnswerStream(Response):
             log.info("client left", extra={"request_id": self._job.request_id})
 
     async def _stream(self, send: Send) -> None:
-        async with RunningChoices(self._generator, self._job.choices) as running:
+        async with RunningChoices(self._generator, self._job.choices, self._keep_alive_seconds) as running:
             try:
-                pieces = await self._next(running)
+                pieces = await running.next()
             except Exception as error:
                 raise self._api_error(error) from error
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -125,24 +124,13 @@ class AnswerStream(Response):
                     await _send_body(send, self._events(pieces))
                     if running.finished:
                         break
-                    pieces = await self._next(running)
+                    pieces = await running.next()
             except Exception as error:  # noqa: BLE001 - from_exception logs what is no one's doing
                 await _send_body(send, event(self._api_error(error).body()))
             else:
                 if self._job.include_usage:
                     await _send_body(send, self._job.layout.usage(self._job.usage()))
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
-
-    async def _next(self, running: RunningChoices) -> Sequence[tuple[Choice, Piece]]:
-        """The next pieces, or none after the keep-alive interval."""
-        limit = asyncio.timeout(self._keep_alive_seconds)
-        try:
-            async with limit:
-                return await running.next()
-        except TimeoutError:
-            if not limit.expired():  # the generator's own error
-                raise
-            return ()
 
     def _opening(self) -> bytes:
         return b"".join(self._job.layout.opening(choice.index, choice.echo) for choice in self._job.choices)

@@ -27,12 +27,13 @@ from shoal_router.text.model import TextModel
 def create_app(generator: Generator, text: TextModel, settings: ApiSettings) -> FastAPI:
     """The application. It keeps no state of its own; `generator` may become ready later."""
     served = Served(generator, text, settings, created=int(time.time()))
-    app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", openapi_url="/openapi.json")
+    # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
+    app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
     _add_error_handlers(app)
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
-    app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)
     return app
 
 
@@ -107,11 +108,6 @@ def _add_error_handlers(app: FastAPI) -> None:
             code, message = "method_not_allowed", f"{request.url.path} does not take {request.method} requests."
         return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {})).response()
 
-    @app.exception_handler(Exception)
-    async def any_error(request: Request, error: Exception) -> Response:
-        return from_exception(error, request_id=request_id_of(request.scope)).response()
-
-    # Those below are expected: were they left to the handler above, the server would log them as crashes.
     async def known_error(request: Request, error: Exception) -> Response:
         return from_exception(error, request_id=request_id_of(request.scope)).response()
 

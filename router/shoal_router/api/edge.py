@@ -5,14 +5,16 @@ Plain ASGI: Starlette's BaseHTTPMiddleware would stand between the stream and th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import uuid
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shoal_router.api.errors import ApiError
+from shoal_router.api.errors import ApiError, from_exception
 
 log = logging.getLogger("shoal_router.access")
 
@@ -31,9 +33,10 @@ def request_id_of(scope: Scope) -> str:
 class Edge:
     """x-request-id in and out (made up when there is none or it is unusable), body limit, one log line a request."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, body_seconds: float) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -44,7 +47,7 @@ class Edge:
         given = headers.get(b"x-request-id", b"")
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 0
+        status = 0  # until the answer begins
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -58,41 +61,57 @@ class Edge:
         try:
             if declared.isdigit() and int(declared) > self._max_body_bytes:
                 await self._discard(receive, 0)
-                await self._too_large().response()(scope, receive, send_with_id)
-            else:
-                await self._app(scope, self._limited(receive), send_with_id)
+                raise self._too_large()
+            await self._app(scope, self._limited(receive), send_with_id)
+        except Exception as error:
+            if status:  # the answer has begun: nothing can be said any more, but the connection's end
+                raise
+            await from_exception(error, request_id=request_id).response()(scope, receive, send_with_id)
         finally:
             if scope["path"] not in _QUIET_PATHS:
                 _log_request(scope, request_id, status, time.monotonic() - started)
 
     def _limited(self, receive: Receive) -> Receive:
-        """`receive` that refuses a body of undeclared length when it grows beyond the limit."""
+        """`receive` that refuses a body which grows beyond the limit, or stops coming."""
         received = 0
+        complete = False
 
         async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > self._max_body_bytes:
-                    if message.get("more_body"):
-                        await self._discard(receive, received)
-                    raise self._too_large()
+            nonlocal received, complete
+            if complete:  # from here on it only waits for the client to leave
+                return await receive()
+            try:
+                async with asyncio.timeout(self._body_seconds):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            complete = not message.get("more_body", False)
+            received += len(message.get("body", b""))
+            if received > self._max_body_bytes:
+                if not complete:
+                    await self._discard(receive, received)
+                raise self._too_large()
             return message
 
         return limited
 
     async def _discard(self, receive: Receive, received: int) -> None:
         """Read on within reason: a connection that is closed under a sending client loses the answer with it."""
-        while received <= _DISCARD_FACTOR * self._max_body_bytes:
-            message = await receive()
-            received += len(message.get("body", b""))
-            if not message.get("more_body"):
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._body_seconds):
+                while received <= _DISCARD_FACTOR * self._max_body_bytes:
+                    message = await receive()
+                    received += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
 
     def _too_large(self) -> ApiError:
         message = f"The body has more than {self._max_body_bytes} bytes, which is this server's limit."
         return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
+
+    def _too_slow(self) -> ApiError:
+        message = f"The body stopped coming: nothing for {self._body_seconds:g} s."
+        return ApiError(408, message, code="request_timeout", headers={"Connection": "close"})
 
 
 def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> None:

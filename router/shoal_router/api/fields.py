@@ -52,16 +52,20 @@ def _text(value: Any, *, optional: bool) -> str | None:
         return _unicode(value)
     if not isinstance(value, list):
         raise wrong(f"expected a string or a list of text parts, got {json_kind(value)}")
-    texts = []
-    for number, part in enumerate(value):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("text", "refusal") and isinstance(part.get(kind), str):
-            texts.append(_unicode(part[kind]))
-        elif isinstance(kind, str) and kind not in ("text", "refusal"):
+    return "\n".join(_part_text(number, part) for number, part in enumerate(value))
+
+
+def _part_text(number: int, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in ("text", "refusal"):
+        if isinstance(kind, str):
             raise unsupported(f"Content part {number} is of type '{kind[:64]}', but this model reads text only.")
-        else:
-            raise wrong(f'part {number} must be {{"type": "text", "text": "…"}}')
-    return "\n".join(texts)
+        raise wrong(f'part {number} must be {{"type": "text", "text": "…"}}')
+    if not isinstance(part.get(kind), str):
+        raise wrong(f"part {number} has no string '{kind}'")
+    if unknown := set(part) - {"type", kind}:
+        raise unsupported(f"Content part {number} has a field '{min(unknown)[:64]}' that this server does not know.")
+    return _unicode(part[kind])
 
 
 def _unicode(text: str) -> str:

@@ -21,7 +21,7 @@ from shoal_router.text.answer import AnswerText
 from shoal_router.text.model import TextModel
 
 # Tokenising longer texts takes milliseconds, in which no other user's tokens would go out; the library frees the GIL.
-_ENCODE_IN_THREAD_CHARS = 8192
+_ENCODE_IN_THREAD_CHARS = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class ChatRequest(GenerationParameters):
         if old is not None and new is not None and old != new:
             message = "'max_tokens' and 'max_completion_tokens' differ: send one of them."
             raise wrong(message, param="max_completion_tokens")
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise wrong("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
         return self
 

@@ -7,6 +7,7 @@ loop takes as the order to free what it holds. An error of one sequence ends the
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -33,17 +34,25 @@ class Choice:
 
 @dataclass
 class RunningChoices:
-    """Async context manager around the tasks. `next` gives pieces until every choice has `finished`."""
+    """Async context manager around the tasks. `next` gives pieces until every choice has `finished`.
+
+    With `silence`, `next` gives nothing after that many seconds without a piece. One timer for the whole answer sees to
+    it: a timeout around each wait would cost as much as the rest of a token's way through here.
+    """
 
     generator: Generator
     choices: Sequence[Choice]
-    _events: asyncio.Queue[tuple[Choice, Piece] | Exception] = field(default_factory=asyncio.Queue)
+    silence: float | None = None
+    _events: asyncio.Queue[tuple[Choice, Piece] | Exception | None] = field(default_factory=asyncio.Queue)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _unfinished: int = 0
+    _last_event: float = 0.0
 
     async def __aenter__(self) -> Self:
         self._unfinished = len(self.choices)
         self._tasks = [asyncio.create_task(self._read(choice)) for choice in self.choices]
+        if self.silence is not None:
+            self._tasks.append(asyncio.create_task(self._break_silence(self.silence)))
         return self
 
     async def __aexit__(
@@ -61,10 +70,13 @@ class RunningChoices:
     async def next(self) -> list[tuple[Choice, Piece]]:
         """Wait for a piece, and take along what else has come by then. Raises what a sequence raised."""
         events = [await self._events.get()]
+        self._last_event = time.monotonic()
         while not self._events.empty():
             events.append(self._events.get_nowait())
         pieces: list[tuple[Choice, Piece]] = []
         for event in events:
+            if event is None:
+                continue
             if isinstance(event, Exception):
                 if pieces:  # what came before the error is still shown; the error comes with the next call
                     self._events.put_nowait(event)
@@ -74,6 +86,15 @@ class RunningChoices:
             if event[1].finish is not None:
                 self._unfinished -= 1
         return pieces
+
+    async def _break_silence(self, seconds: float) -> None:
+        """Put an empty event into the queue whenever nothing came for that long; runs as a task."""
+        self._last_event = time.monotonic()
+        while True:
+            await asyncio.sleep(self._last_event + seconds - time.monotonic())
+            if time.monotonic() - self._last_event >= seconds:
+                self._last_event = time.monotonic()
+                self._events.put_nowait(None)
 
     async def _read(self, choice: Choice) -> None:
         """Feed one sequence's deltas into its answer until it ends; runs as a task."""

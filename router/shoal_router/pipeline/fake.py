@@ -144,7 +144,7 @@ class FakePipeline:
         gate: Gate = _open_gate,
         epoch: int = 1,
     ) -> None:
-        self._facts = PipelineFacts(epoch=epoch, stages=stages, model_digest="f" * 64, capacity=capacity)
+        self._facts = PipelineFacts(epoch, stages, "f" * 64, capacity, vocab_size=1 << 20)
         self.stages = [FakeStage(capacity, next_token) for _ in range(stages)]
         self.closed = False
         self.most_in_flight = 0

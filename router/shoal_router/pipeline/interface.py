@@ -28,6 +28,7 @@ class PipelineFacts:
     stages: int
     model_digest: str
     capacity: KvCapacity
+    vocab_size: int
     exact: bool = False
     addresses: tuple[str, ...] = ()
 

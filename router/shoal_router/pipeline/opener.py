@@ -71,6 +71,7 @@ class RingOpener:
                 epoch=next_epoch(found, time.time()),
                 stages=len(found),
                 model_digest=found[0].model_digest,
+                vocab_size=min(stage.vocab_size for stage in found),
                 exact=found[0].exact,
                 addresses=planned.addresses,
             )

@@ -33,11 +33,13 @@ class Readiness:
         self._planned = planned
         self._source = source
         self._progress = progress
-        self._said: dict[int, str] = {}
+        self._said = {
+            index: f"stage {index} at {address} has not answered" for index, address in enumerate(planned.addresses)
+        }
 
     def summary(self) -> str:
-        """One line about every stage that was not ready when it was last asked."""
-        return "; ".join(self._said[index] for index in sorted(self._said)) or "all stages are ready"
+        """One line about every stage that was not ready when it was last asked, or did not answer."""
+        return "; ".join(self._said[index] for index in sorted(self._said)) or "every stage is ready, but not opened"
 
     async def wait(self, stubs: Sequence[StageStub]) -> list[StageDescription]:
         """The descriptions of all stages, once all are READY.

@@ -31,10 +31,10 @@ class BlockManager:
     `references[b]` is the number of tables that contain block b.
     """
 
-    def __init__(self, blocks: int, block_size: int, *, shares: bool) -> None:
+    def __init__(self, blocks: int, block_size: int, *, caches: bool) -> None:
         self.count = blocks
         self.block_size = block_size
-        self.shares = shares
+        self._caches = caches
         self._free: list[int] = []
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._references: list[int] = []
@@ -62,7 +62,7 @@ class BlockManager:
     def lookup(self, keys: Sequence[bytes]) -> list[int]:
         """The published blocks of the longest known beginning; nobody's reference changes."""
         found: list[int] = []
-        if self.shares:
+        if self._caches:
             for key in keys:
                 block = self._by_key.get(key)
                 if block is None:
@@ -95,7 +95,7 @@ class BlockManager:
 
     def publish(self, table: Sequence[int], keys: Sequence[bytes], start: int, end: int) -> None:
         """Offer the table's blocks [start, end), which are full and computed, under their keys."""
-        if not self.shares:
+        if not self._caches:
             return
         for index in range(start, end):
             block, key = table[index], keys[index]

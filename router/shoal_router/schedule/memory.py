@@ -16,14 +16,15 @@ from shoal_router.schedule.sequence import Sequence
 class KvMemory:
     """Invariant: a sequence has a slot if and only if it has blocks; a slot belongs to one sequence at most."""
 
-    def __init__(self, capacity: KvCapacity) -> None:
+    def __init__(self, capacity: KvCapacity, *, prefix_cache: bool) -> None:
         self.shares = capacity.shares_blocks
+        self._caches = self.shares and prefix_cache
         self.slots = capacity.sequences
         blocks = capacity.blocks
         if not self.shares:
             # Slots hold a whole context each, whatever number of blocks the engine calls that.
             blocks = max(blocks, self.slots * -(-capacity.max_context // capacity.block_size))
-        self.blocks = BlockManager(blocks, capacity.block_size, shares=self.shares)
+        self.blocks = BlockManager(blocks, capacity.block_size, caches=self._caches)
         self.max_context = min(capacity.max_context, blocks * capacity.block_size)
         self._free_slots = list(range(self.slots - 1, -1, -1))
         self._released: list[int] = []
@@ -36,17 +37,19 @@ class KvMemory:
     def seat(self, seq: Sequence, headroom: int) -> bool:
         """A slot, and blocks for all ids of `seq`, as far as possible from the prefix cache.
 
-        Leaves at least `headroom` blocks for others. False, and nothing changed, when that is not to be had.
+        Leaves at least `headroom` blocks for others; a slot has its own. False, and nothing changed, when that is not
+        to be had.
         """
         if not self._free_slots:
             return False
         adopted: list[int] = []
-        if self.shares:
+        if self._caches:
             extend_keys(seq.block_keys, seq.tokens, self.blocks.block_size)
             # The last id is always computed: its successor must be drawn.
             adopted = self.blocks.lookup(seq.block_keys[: (len(seq.tokens) - 1) // self.blocks.block_size])
         total = self.blocks.blocks_for(len(seq.tokens))
-        if self.blocks.cost(adopted, total) + headroom > self.blocks.available:
+        left = self.blocks.available - self.blocks.cost(adopted, total)
+        if left < (headroom if self.shares else 0):
             return False
         self.blocks.adopt(seq.blocks, adopted)
         grown = self.blocks.grow(seq.blocks, len(seq.tokens))
@@ -64,7 +67,7 @@ class KvMemory:
         """The stages have computed the positions before `end`: full blocks among them may be reused."""
         seq.acknowledged = end
         full = end // self.blocks.block_size
-        if self.shares and full > seq.published:
+        if self._caches and full > seq.published:
             extend_keys(seq.block_keys, seq.tokens, self.blocks.block_size)
             self.blocks.publish(seq.blocks, seq.block_keys, seq.published, full)
             seq.published = full

@@ -1,4 +1,4 @@
-"""What the scheduler hands out (the steps to run, and what came of them), and what it remembers of steps in flight."""
+"""What the scheduler hands out: the steps to run, and what came of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from shoal.errors import StageError
 from shoal.wire.messages import Row, TokenLogprob
 from shoal_router.generation import FinishReason
-from shoal_router.schedule.sequence import Sequence
 
 
 class OutcomeMismatch(StageError):
@@ -21,24 +20,6 @@ class StepPlan:
     rows: tuple[Row, ...]
     decode_rows: int
     prefill_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SentRow:
-    """A row in flight: it feeds its sequence up to position `end` and may draw a token."""
-
-    seq: Sequence
-    version: int
-    end: int
-    sample: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SentStep:
-    """A step in flight. `decodes`: it counts as a micro-batch, not only as a prompt's chunk."""
-
-    rows: list[SentRow]
-    decodes: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,17 @@ not do harm, since a new owner's rows run after the old ones; it is a guard for 
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 
-from shoal.wire.messages import KvCapacity, Row, RowOutcome
-from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest, QueueFull
+from shoal.wire.messages import KvCapacity, RowOutcome
+from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest
+from shoal_router.schedule.batch import Batch, SentStep
 from shoal_router.schedule.memory import KvMemory
-from shoal_router.schedule.plan import Load, OutcomeMismatch, SentRow, SentStep, SequenceEvent, StepPlan
+from shoal_router.schedule.plan import Load, OutcomeMismatch, SequenceEvent, StepPlan
+from shoal_router.schedule.queue import WaitingQueue
 from shoal_router.schedule.sequence import Sequence, SequenceState
-from shoal_router.schedule.service_time import ServiceTime
 
 
 class Scheduler:
@@ -39,20 +39,27 @@ class Scheduler:
     in flight with the row whose token it waits for. `check_integrity` says so in full.
     """
 
-    def __init__(self, capacity: KvCapacity, *, depth: int, prefill_chunk: int = 256, max_waiting: int = 256) -> None:
+    def __init__(
+        self,
+        capacity: KvCapacity,
+        *,
+        depth: int,
+        prefill_chunk: int = 256,
+        max_waiting: int = 256,
+        prefix_cache: bool = True,
+    ) -> None:
         if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
             raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
         self._prefill_chunk = prefill_chunk
-        self._max_waiting = max_waiting
+        self._prefix_cache = prefix_cache
         self._ids = count()
-        self._service = ServiceTime()
         self._sequences: dict[int, Sequence] = {}
-        self._waiting: list[Sequence] = []
+        self._waiting = WaitingQueue(max_waiting)
         self._start_over(capacity, depth)
 
     def _start_over(self, capacity: KvCapacity, depth: int) -> None:
         self._depth = depth
-        self._memory = KvMemory(capacity)
+        self._memory = KvMemory(capacity, prefix_cache=self._prefix_cache)
         self._running: dict[int, Sequence] = {}
         self._prefilling: deque[Sequence] = deque()
         self._ready: deque[Sequence] = deque()
@@ -84,9 +91,7 @@ class Scheduler:
             raise ValueError("a request has a prompt and asks for at least one token")
         if prompt_len >= self.max_context:
             raise ContextLengthExceeded(prompt_len, self.max_context)
-        if len(self._waiting) >= self._max_waiting + self._memory.free_slots:
-            wait = self._service.retry_after(len(self._waiting), self._memory.slots)
-            raise QueueFull(f"{len(self._waiting)} requests wait already: try again in {wait:.0f} s", wait)
+        self._waiting.check_room(self._memory.slots, self._memory.free_slots)
         seq = Sequence(
             id=next(self._ids),
             prompt_len=prompt_len,
@@ -96,7 +101,7 @@ class Scheduler:
             stop_token_ids=request.stop_token_ids,
         )
         self._sequences[seq.id] = seq
-        self._waiting.append(seq)
+        self._waiting.put(seq)
         return seq.id
 
     def cancel(self, seq_id: int) -> None:
@@ -108,7 +113,7 @@ class Scheduler:
     def has_begun(self, seq_id: int) -> bool:
         """Whether the stages hold, or held, something of the sequence."""
         seq = self._sequences.get(seq_id)
-        return seq is not None and seq.admitted is not None
+        return seq is not None and seq.begun
 
     def releases(self) -> tuple[int, ...]:
         """Sequences whose memory was given back since the last call. Send them before the step just scheduled."""
@@ -120,18 +125,17 @@ class Scheduler:
         """The next micro-batch; None when nothing can run or enough is in flight."""
         if len(self._in_flight) > self._depth:
             return None
-        rows: list[Row] = []
-        sent: list[SentRow] = []
-        self._add_decode_rows(rows, sent)
-        decode_rows = len(rows)
-        prefill_tokens = self._add_prefill_rows(rows, sent, max(self._prefill_chunk - decode_rows, 1), now)
-        if not rows:
+        batch = Batch(with_tables=self._memory.shares)
+        self._add_decode_rows(batch)
+        decode_rows = len(batch.rows)
+        prefill_tokens = self._add_prefill_rows(batch, max(self._prefill_chunk - decode_rows, 1), now)
+        if not batch.rows:
             return None
-        self._in_flight.append(SentStep(sent, decode_rows > 0))
+        self._in_flight.append(SentStep(batch.sent, decode_rows > 0))
         self._decoding_steps += decode_rows > 0
-        return StepPlan(tuple(rows), decode_rows, prefill_tokens)
+        return StepPlan(tuple(batch.rows), decode_rows, prefill_tokens)
 
-    def _add_decode_rows(self, rows: list[Row], sent: list[SentRow]) -> None:
+    def _add_decode_rows(self, batch: Batch) -> None:
         free_steps = self._depth - self._decoding_steps
         if free_steps <= 0 or not self._ready:
             return
@@ -140,57 +144,38 @@ class Scheduler:
         decoding = len(self._running) - len(self._prefilling)
         share = min(-(-len(self._ready) // free_steps), -(-decoding // self._depth))
         starved: list[Sequence] = []
-        while self._ready and len(rows) < share:
+        while self._ready and len(batch.rows) < share:
             seq = self._ready.popleft()
             if self._make_room(seq):
-                self._send(seq, seq.remaining, rows, sent)
+                batch.add(seq, seq.remaining)
             else:
                 starved.append(seq)
         self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
 
-    def _add_prefill_rows(self, rows: list[Row], sent: list[SentRow], budget: int, now: float) -> int:
+    def _add_prefill_rows(self, batch: Batch, budget: int, now: float) -> int:
         taken = 0
         while taken < budget:
             seq = self._prefilling[0] if self._prefilling else self._admit(now)
             if seq is None:
                 break
             length = min(budget - taken, seq.remaining)
-            self._send(seq, length, rows, sent)
+            batch.add(seq, length)
             taken += length
             if not seq.remaining:
                 self._prefilling.popleft()
         return taken
 
-    def _send(self, seq: Sequence, length: int, rows: list[Row], sent: list[SentRow]) -> None:
-        start, end = seq.num_computed, seq.num_computed + length
-        sample = end == len(seq.tokens)
-        rows.append(
-            Row(
-                seq=seq.id,
-                version=seq.version,
-                past_len=start,
-                tokens=tuple(seq.tokens[start:end]),
-                known=length,
-                sample=sample,
-                slot=seq.slot,
-                blocks=tuple(seq.blocks) if self._memory.shares else (),
-                start=seq.introduction(),
-            )
-        )
-        sent.append(SentRow(seq, seq.version, end, sample))
-        seq.num_computed = end
-        seq.in_flight += 1
-
     # ---- memory comes and goes
 
     def _admit(self, now: float) -> Sequence | None:
         """Seat the head of the queue, leaving a block for each running sequence lest it is preempted at once."""
-        if not self._waiting or not self._memory.seat(self._waiting[0], headroom=len(self._running)):
+        seq = self._waiting.head
+        if seq is None or not self._memory.seat(seq, headroom=len(self._running)):
             return None
-        seq = self._waiting.pop(0)
+        self._waiting.remove(seq)
         seq.state = SequenceState.RUNNING
-        if seq.admitted is None:
-            seq.admitted = now
+        if not seq.begun:
+            seq.begun, seq.admitted = True, now
             seq.cached_tokens = seq.num_computed
         self._running[seq.id] = seq
         self._prefilling.append(seq)
@@ -206,7 +191,7 @@ class Scheduler:
             self._leave(victim)
             self._memory.give_back(victim)
             victim.state = SequenceState.WAITING
-            insort(self._waiting, victim, key=lambda other: other.id)
+            self._waiting.put(victim)
         return True
 
     def _leave(self, seq: Sequence) -> None:
@@ -233,28 +218,30 @@ class Scheduler:
     # ---- results come back
 
     def update(self, outcomes: SequenceOf[RowOutcome], now: float) -> list[SequenceEvent]:
-        """Take the result of the oldest step in flight. Raises OutcomeMismatch when it does not answer that step."""
+        """Take the result of the oldest step in flight.
+
+        Raises OutcomeMismatch when it does not answer that step; then no token of it was committed.
+        """
         if not self._in_flight:
             raise OutcomeMismatch("a result came back although no step is in flight")
+        drawn = {outcome.seq: outcome for outcome in outcomes}
+        for sent in self._in_flight[0].rows:
+            sent.check(drawn.get(sent.seq.id))
         step = self._in_flight.popleft()
         self._decoding_steps -= step.decodes
-        drawn = {outcome.seq: outcome for outcome in outcomes}
         events = []
         for sent in step.rows:
             seq = sent.seq
             seq.in_flight -= 1
-            if seq.state is SequenceState.OVER:
-                if not seq.in_flight:
-                    self._forget(seq)
-            elif sent.version == seq.version:
+            if sent.is_live:
                 self._memory.acknowledge(seq, sent.end)
                 if sent.sample:
-                    events.append(self._commit(seq, drawn.get(seq.id), now))
+                    events.append(self._commit(seq, drawn[seq.id], now))
+            elif seq.state is SequenceState.OVER and not seq.in_flight:
+                self._forget(seq)
         return events
 
-    def _commit(self, seq: Sequence, outcome: RowOutcome | None, now: float) -> SequenceEvent:
-        if outcome is None or outcome.version != seq.version or outcome.base != len(seq.tokens) or not outcome.tokens:
-            raise OutcomeMismatch(f"sequence {seq.id} waits for position {len(seq.tokens)}, the result is {outcome}")
+    def _commit(self, seq: Sequence, outcome: RowOutcome, now: float) -> SequenceEvent:
         taken = 0
         finish: FinishReason | None = None
         while finish is None and taken < len(outcome.tokens):
@@ -263,7 +250,7 @@ class Scheduler:
         if finish is None:
             self._ready.append(seq)
         else:
-            self._service.learn(now - (now if seq.admitted is None else seq.admitted))
+            self._waiting.learn(now - seq.admitted)
             self._end(seq)
         return SequenceEvent(seq.id, outcome.tokens[:taken], outcome.logprobs[:taken], finish, seq.cached_tokens)
 
@@ -277,8 +264,8 @@ class Scheduler:
         """
         alive = [seq for seq in self._sequences.values() if seq.state is not SequenceState.OVER]
         self._start_over(capacity, depth)
-        self._waiting = [seq for seq in alive if len(seq.tokens) < self.max_context]
-        self._sequences = {seq.id: seq for seq in self._waiting}
+        self._sequences = {seq.id: seq for seq in alive if len(seq.tokens) < self.max_context}
+        self._waiting.refill(self._sequences.values())
         for seq in self._waiting:
             seq.state = SequenceState.WAITING
             seq.in_flight = 0

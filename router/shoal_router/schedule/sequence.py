@@ -45,17 +45,16 @@ class Sequence:
     published: int = 0
     introduced: bool = False
     cached_tokens: int = 0
-    admitted: float | None = None
+    begun: bool = False
+    admitted: float = 0.0
 
     @property
     def remaining(self) -> int:
         """Committed ids that were not yet sent to the stages."""
         return len(self.tokens) - self.num_computed
 
-    def introduction(self) -> SequenceStart | None:
-        """What the stages must know with the first row since admission; None afterwards."""
-        if self.introduced:
-            return None
+    def introduction(self) -> SequenceStart:
+        """What the stages must know with the first row since admission."""
         self.introduced = True
         return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]))
 

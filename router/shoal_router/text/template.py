@@ -9,6 +9,7 @@ documents, add_generation_prompt, bos_token, eos_token.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -22,6 +23,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from shoal.errors import ManifestError, UsageError
 
 Message = Mapping[str, Any]
+
+# As a string of the template's own; the word may well stand in its prose.
+_DEVELOPER_ROLE = re.compile(r"""(['"])developer\1""")
 
 
 class TemplateRefused(UsageError):
@@ -78,7 +82,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise ManifestError(f"chat_template.jinja, line {error.lineno}: {error.message}") from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._knows_developer = "developer" in source
+        self._knows_developer = _DEVELOPER_ROLE.search(source) is not None
         self._content_may_be_none = self._renders_tool_calls_without_content()
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> str:

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal_stage.compile.compiler import CompileOptions, compile_model
-    from shoal_stage.compile.estimate import CheckpointFacts, describe_checkpoint
-    from shoal_stage.compile.fetch import ResolvedSource, resolve_source
+    from shoal_stage.compile.estimate import CheckpointFacts, describe_checkpoint, describe_config
+    from shoal_stage.compile.fetch import ResolvedSource, fetch_config, resolve_source
 
 _HOMES = {
     "CompileOptions": "compiler",
     "compile_model": "compiler",
     "CheckpointFacts": "estimate",
     "describe_checkpoint": "estimate",
+    "describe_config": "estimate",
     "ResolvedSource": "fetch",
+    "fetch_config": "fetch",
     "resolve_source": "fetch",
 }
 
@@ -28,6 +30,8 @@ __all__ = [
     "ResolvedSource",
     "compile_model",
     "describe_checkpoint",
+    "describe_config",
+    "fetch_config",
     "resolve_source",
 ]
 

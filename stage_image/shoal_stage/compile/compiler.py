@@ -98,6 +98,7 @@ def _write(checkpoint: Checkpoint, place: BlockName, storage: Storage, workplace
         check_layer(model)
     block = workplace.write_block(model, place.name, place.kind)
     del model
+    checkpoint.let_go()
     gc.collect()  # graphs hold reference cycles; without this two layers would be in memory
     return block
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from shoal.manifest import BlockKind, ModelShape, Precision
 from shoal_stage.compile.architecture import Architecture
 from shoal_stage.compile.blocks import Storage, block_names, storage_for
+from shoal_stage.compile.families import family_of_hugging_face
 from shoal_stage.compile.quantise import Scheme
 from shoal_stage.compile.readers import open_checkpoint
 from shoal_stage.compile.readers.checkpoint import EMBEDDING, expected_tensors, layer_prefix
+from shoal_stage.compile.readers.hugging_face import read_json
+from shoal_stage.compile.readers.hugging_face_config import read_architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,19 @@ def describe_checkpoint(
     path: Path, precision: Precision = Precision.INT4, group_size: int | None = None
 ) -> CheckpointFacts:
     """Read only the header of a GGUF file or a Hugging Face directory. Raises CheckpointError, UsageError."""
-    architecture = open_checkpoint(path).architecture
+    return _facts(open_checkpoint(path).architecture, precision, group_size)
+
+
+def describe_config(
+    path: Path, precision: Precision = Precision.INT4, group_size: int | None = None
+) -> CheckpointFacts:
+    """The same from a config.json alone. Biases that only tensors tell of are left out: they are a few kB a layer."""
+    values = read_json(path)
+    family = family_of_hugging_face(str(values.get("model_type")), str(path))
+    return _facts(read_architecture(values, path, family, {}), precision, group_size)
+
+
+def _facts(architecture: Architecture, precision: Precision, group_size: int | None) -> CheckpointFacts:
     storage = storage_for(architecture, precision, group_size)
     group = storage.layers.group if storage.layers else None
     return CheckpointFacts(architecture.shape(), precision, group, block_bytes(architecture, storage))

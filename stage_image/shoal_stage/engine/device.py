@@ -13,9 +13,9 @@ from typing import Any
 import openvino as ov
 
 from shoal.errors import ResourceError
+from shoal.plan.document import Device
+from shoal_stage.compile.check import FUSED_ATTENTION, PAGED_ATTENTION, layer_types
 from shoal_stage.engine.settings import EngineSettings
-
-_ATTENTION = frozenset({"ScaledDotProductAttention", "ScaledDotProductAttentionWithKVCache", "PagedAttention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,15 @@ def compile_for(model: ov.Model, layers: int, settings: EngineSettings) -> OnDev
     executing = tuple(compiled.get_property("EXECUTION_DEVICES"))
     if any(name.split(".")[0] != device for name in executing) or not executing:
         raise ResourceError(f"asked for device {device}, OpenVINO would run on {', '.join(executing) or 'none'}")
-    fused = fused_attention(compiled)
-    if fused != layers:
+    kinds = layer_types(compiled)
+    fused = kinds[FUSED_ATTENTION] + kinds[PAGED_ATTENTION]
+    # Other devices' plugins name their operations otherwise: there the count is reported, not judged.
+    if settings.device is Device.CPU and fused != layers:
         raise ResourceError(
             f"device {device} fuses attention in {fused} of {layers} layers of {model.get_friendly_name()}: "
             "compile the model directory again with this version"
         )
     return OnDevice(compiled, executing, fused)
-
-
-def fused_attention(compiled: Any) -> int:
-    """How many attention operations the device runs as one."""
-    kinds = (node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ordered_ops())
-    return sum(kind in _ATTENTION for kind in kinds)
 
 
 def versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ ever erased: a row overwrites what lies behind its `past_len`, so rollback is fr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,28 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from shoal.errors import ResourceError
 from shoal.manifest import ModelShape
+from shoal.plan.document import Device
 from shoal.wire.messages import KvCapacity, Row
 from shoal_stage.engine.chain import Chain
 from shoal_stage.engine.device import compile_for, versions
+from shoal_stage.engine.inputs import Input, input_names
 from shoal_stage.engine.interface import EngineInfo
 from shoal_stage.engine.lengths import Lengths
 from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
 
 _BLOCK_AXIS = 0
 _CACHES = ("key_cache.", "value_cache.")
+_INPUTS: dict[str, type[np.generic]] = {
+    "input_ids": np.int64,
+    "inputs_embeds": np.float32,
+    "position_ids": np.int64,
+    "logits_indices": np.int64,
+    "past_lens": np.int32,
+    "subsequence_begins": np.int32,
+    "block_indices": np.int32,
+    "block_indices_begins": np.int32,
+    "max_context_len": np.int32,
+}
 
 
 class PagedEngine:
@@ -35,12 +49,18 @@ class PagedEngine:
         self._layers = chain.layers
         if chain.layers:
             paged_attention_transformation(chain.model)
-        self._device = compile_for(chain.model, chain.layers, settings)
+        # On the CPU a cached blob of a paged graph cannot be loaded again (2026.4.1: it lacks the rt_info that the
+        # plugin's PagedAttention asks for): every start would compile all the same, and write the blob once more.
+        cached = replace(settings, cache_dir=None) if settings.device is Device.CPU else settings
+        self._device = compile_for(chain.model, chain.layers, cached)
         compiled = self._device.compiled
-        names = {port.get_any_name() for port in compiled.inputs}
-        self._first = "input_ids" in names
-        self._last = "logits_indices" in names
         self._request = compiled.create_infer_request()
+        self._inputs = {
+            name: Input(self._request, name, kind)
+            for name, kind in _INPUTS.items()
+            if name in input_names(compiled.inputs)
+        }
+        self._last = "logits_indices" in self._inputs
         self._hidden_size = shape.hidden_size
         self._lengths = Lengths(trust_first=True)
         pool = self._allocate(compiled, settings.blocks)
@@ -67,19 +87,21 @@ class PagedEngine:
         """See Engine.run."""
         for row in rows:
             self._lengths.check(row)
-        request = self._request
+        inputs = self._inputs
         total = sum(len(row.tokens) for row in rows)
+        # The paged graph takes tokens flat; a stage without layers keeps the batch dimension of its blocks.
+        leading = () if self._layers else (1,)
         if self._layers:
             self._set_tables(rows, total)
-        flat = (total,) if self._layers else (1, total)
         if hidden is None:
-            ids = np.fromiter((token for row in rows for token in row.tokens), np.int64, total)
-            request.set_tensor("input_ids", ov.Tensor(ids.reshape(flat)))
+            ids = [token for row in rows for token in row.tokens] if len(rows) > 1 else rows[0].tokens
+            inputs["input_ids"].set(ids, *leading, total)
         else:
-            embeds = np.ascontiguousarray(hidden).reshape(*flat, self._hidden_size)
-            request.set_tensor("inputs_embeds", ov.Tensor(embeds, shared_memory=True))
+            inputs["inputs_embeds"].set(hidden.reshape(-1), *leading, total, self._hidden_size)
         if self._last:
-            request.set_tensor("logits_indices", ov.Tensor(_sampled(rows)))
+            sampled = _sampled(rows)
+            inputs["logits_indices"].set(sampled, len(sampled))
+        request = self._request
         request.infer(share_outputs=True)
         for row in rows:
             self._lengths.advance(row)
@@ -95,29 +117,27 @@ class PagedEngine:
         self._request = None
 
     def _set_tables(self, rows: Sequence[Row], total: int) -> None:
-        count = len(rows)
-        past = np.empty(count, np.int32)
-        begins = np.zeros(count + 1, np.int32)
-        block_begins = np.zeros(count + 1, np.int32)
-        positions = np.empty(total, np.int64)
+        past: list[int] = []
+        begins = [0]
+        block_begins = [0]
+        positions: list[int] = []
         blocks: list[int] = []
-        longest = at = 0
-        for index, row in enumerate(rows):
+        longest = 0
+        for row in rows:
             start, end = row.past_len, row.past_len + len(row.tokens)
-            past[index] = start
-            positions[at : at + end - start] = np.arange(start, end)
-            at += end - start
-            begins[index + 1] = at
+            past.append(start)
+            positions += range(start, end)
+            begins.append(len(positions))
             blocks += row.blocks[: -(-end // BLOCK_SIZE)]
-            block_begins[index + 1] = len(blocks)
+            block_begins.append(len(blocks))
             longest = max(longest, end)
-        request = self._request
-        request.set_tensor("position_ids", ov.Tensor(positions))
-        request.set_tensor("past_lens", ov.Tensor(past))
-        request.set_tensor("subsequence_begins", ov.Tensor(begins))
-        request.set_tensor("block_indices", ov.Tensor(np.array(blocks, np.int32)))
-        request.set_tensor("block_indices_begins", ov.Tensor(block_begins))
-        request.set_tensor("max_context_len", ov.Tensor(np.array(longest, np.int32)))
+        inputs = self._inputs
+        inputs["position_ids"].set(positions, total)
+        inputs["past_lens"].set(past, len(rows))
+        inputs["subsequence_begins"].set(begins, len(rows) + 1)
+        inputs["block_indices"].set(blocks, len(blocks))
+        inputs["block_indices_begins"].set(block_begins, len(rows) + 1)
+        inputs["max_context_len"].set(longest)
 
     def _allocate(self, compiled: Any, blocks: int) -> int:
         """Allocate the pages of every layer and hand them to the request; returns their bytes."""
@@ -136,12 +156,13 @@ class PagedEngine:
         return total
 
 
-def _sampled(rows: Sequence[Row]) -> NDArray[np.int64]:
+def _sampled(rows: Sequence[Row]) -> list[int]:
     """Indices of the sampled positions among all tokens of the step."""
     indices: list[int] = []
     at = 0
     for row in rows:
-        sampled = row.sampled
-        indices += range(at + sampled.start, at + sampled.stop) if row.sample else ()
+        if row.sample:
+            sampled = row.sampled
+            indices += range(at + sampled.start, at + sampled.stop)
         at += len(row.tokens)
-    return np.array(indices, np.int64)
+    return indices

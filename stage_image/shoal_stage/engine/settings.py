@@ -51,10 +51,6 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.exact and self.kv_precision not in (None, KvPrecision.F32):
             raise UsageError(f"exact mode keeps the KV cache in f32: leave out --kv-precision {self.kv_precision}")
-        for name in ("sequences", "max_context", "kv_blocks", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name.replace('_', '-')} must be at least 1, it is {value}")
 
     @property
     def kv(self) -> KvPrecision:

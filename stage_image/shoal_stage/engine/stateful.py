@@ -22,12 +22,21 @@ from shoal.wire.errors import InvalidFrame, StageExhausted
 from shoal.wire.messages import KvCapacity, Row
 from shoal_stage.engine.chain import Chain
 from shoal_stage.engine.device import compile_for, versions
+from shoal_stage.engine.inputs import Input, input_names
 from shoal_stage.engine.interface import EngineInfo
 from shoal_stage.engine.lengths import Lengths
 from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
 
 _COMPACT_SHARE = 0.25
 _COMPACT_LEAST = 64
+_INPUTS: dict[str, type[np.generic]] = {
+    "input_ids": np.int64,
+    "inputs_embeds": np.float32,
+    "position_ids": np.int64,
+    "attention_mask": np.int64,
+    "beam_idx": np.int32,
+    "logits_indices": np.int64,
+}
 
 
 class _Slot:
@@ -43,25 +52,30 @@ class _Slot:
         self.live = 0
         self._layers = layers
         self._room = room
-        self._mask = np.ones((1, room), np.int64)
+        self._mask = np.ones(room, np.int64)
         self._at = np.zeros(room, np.int64)
-        self._positions = np.arange(room, dtype=np.int64)[None, :]
+        self._numbers = np.arange(room, dtype=np.int64)
+        self.inputs = {
+            name: Input(request, name, kind)
+            for name, kind in _INPUTS.items()
+            if name in input_names(request.model_inputs)
+        }
         if layers:
-            request.set_tensor("beam_idx", ov.Tensor(np.zeros(1, np.int32)))
+            self.inputs["beam_idx"].set(0, 1)
 
     def rewind(self, past_len: int) -> None:
         """Forget the positions from `past_len` on."""
         if past_len == 0:
             self.clear()
         elif past_len < self.live:
-            self._mask[0, self._at[past_len : self.live]] = 0
+            self._mask[self._at[past_len : self.live]] = 0
             self.live = past_len
 
     def clear(self) -> None:
         """Forget everything."""
         if self.filled and self._layers:
             self.request.reset_state()
-        self._mask[0, : self.filled] = 1
+        self._mask[: self.filled] = 1
         self.filled = self.live = 0
 
     def make_room(self, tokens: int) -> None:
@@ -75,19 +89,19 @@ class _Slot:
     def feed(self, tokens: int) -> None:
         """Set mask and positions for the next `tokens` positions, and count them in."""
         start, end = self.live, self.live + tokens
-        self._at[start:end] = self._positions[0, self.filled : self.filled + tokens]
+        self._at[start:end] = self._numbers[self.filled : self.filled + tokens]
         self.live, self.filled = end, self.filled + tokens
         if self._layers:
-            self.request.set_tensor("position_ids", ov.Tensor(self._positions[:, start:end], shared_memory=True))
-            self.request.set_tensor("attention_mask", ov.Tensor(self._mask[:, : self.filled], shared_memory=True))
+            self.inputs["position_ids"].set(self._numbers[start:end], 1, tokens)
+            self.inputs["attention_mask"].set(self._mask[: self.filled], 1, self.filled)
 
     def _compact(self) -> None:
         """Move the live slots together: read each state, drop its masked slots, write it back."""
         keep = self._at[: self.live]
         for state in self.request.query_state() if self._layers else ():
             state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, keep, :]))
-        self._mask[0, : self.filled] = 1
-        self._at[: self.live] = self._positions[0, : self.live]
+        self._mask[: self.filled] = 1
+        self._at[: self.live] = self._numbers[: self.live]
         self.filled = self.live
 
 
@@ -98,9 +112,7 @@ class StatefulEngine:
         self._chain = chain
         self._device = compile_for(chain.model, chain.layers, settings)
         compiled = self._device.compiled
-        names = {port.get_any_name() for port in compiled.inputs}
-        self._first = "input_ids" in names
-        self._last = "logits_indices" in names
+        self._last = "logits_indices" in input_names(compiled.inputs)
         room = settings.max_context + max(_COMPACT_LEAST, int(settings.max_context * _COMPACT_SHARE))
         self._slots = [_Slot(compiled.create_infer_request(), chain.layers, room) for _ in range(settings.sequences)]
         self._slot_of: dict[int, int] = {}
@@ -172,14 +184,13 @@ class StatefulEngine:
         slot.make_room(count)
         slot.feed(count)
         self._lengths.advance(row)
-        request = slot.request
         if hidden is None:
-            request.set_tensor("input_ids", ov.Tensor(np.array(row.tokens, np.int64)[None, :]))
+            slot.inputs["input_ids"].set(row.tokens, 1, count)
         else:
-            embeds = np.ascontiguousarray(hidden)[None, :, :]
-            request.set_tensor("inputs_embeds", ov.Tensor(embeds, shared_memory=True))
+            slot.inputs["inputs_embeds"].set(hidden.reshape(-1), 1, count, self._hidden_size)
         if self._last:
-            request.set_tensor("logits_indices", ov.Tensor(np.array(row.sampled, np.int64)))
+            slot.inputs["logits_indices"].set(row.sampled, len(row.sampled))
+        request = slot.request
         request.infer(share_outputs=True)
         output: NDArray[np.float32] = request.get_output_tensor(0).data
         if not self._last:

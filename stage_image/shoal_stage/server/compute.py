@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from shoal.errors import ShoalError, StageError
-from shoal.wire.codec import encode_frame, encode_result
+from shoal.wire.codec import encode_result, forward_step
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import DType, Frame, Release, StageTiming, Step, StepResult
 from shoal.wire.stage_pb2 import Frame as FrameMessage
@@ -51,6 +51,7 @@ class Work:
 class _Run:
     work: Work
     frame: Frame
+    message: FrameMessage
     arrived: float
 
 
@@ -101,9 +102,9 @@ class ComputeThread:
         """Begin to load."""
         self._thread.start()
 
-    def submit(self, work: Work, frame: Frame) -> None:
-        """Queue an accepted frame."""
-        self._inbox.put(_Run(work, frame, time.perf_counter()))
+    def submit(self, work: Work, frame: Frame, message: FrameMessage) -> None:
+        """Queue an accepted frame; `message` is what it was decoded from, and goes on to the next hop."""
+        self._inbox.put(_Run(work, frame, message, time.perf_counter()))
 
     def free(self, seqs: tuple[int, ...]) -> None:
         """Queue the release of what an epoch that is over still holds."""
@@ -191,10 +192,10 @@ class ComputeThread:
             if work.sampler is not None:
                 work.sampler.release(body.seqs)
                 return None
-            return encode_frame(frame)
+            return job.message
         if not isinstance(body, Step):
             if work.sampler is None:
-                return encode_frame(frame)
+                return job.message
             return encode_result(StepResult(epoch=frame.epoch, number=frame.number, heartbeat=body.nonce))
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
@@ -205,11 +206,9 @@ class ComputeThread:
             idle_us=_microseconds(idle),
             send_us=work.send_us,
         )
-        timings = (*body.timings, timing)
         if work.sampler is not None:
-            return encode_result(StepResult(frame.epoch, frame.number, outcomes, timings))
-        onward = Frame(frame.epoch, frame.number, Step(body.rows, output, timings))
-        return encode_frame(onward, work.hidden_dtype)
+            return encode_result(StepResult(frame.epoch, frame.number, outcomes, (*body.timings, timing)))
+        return forward_step(job.message, output, work.hidden_dtype, timing)
 
 
 def _microseconds(seconds: float) -> int:

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
+import uvloop
+
 from shoal.errors import ShoalError, UsageError
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.wire.messages import StageState
@@ -43,7 +45,7 @@ def serve(argv: Sequence[str]) -> int:
         raise UsageError(
             f"blocks {settings.start}:{settings.end} do not exist: {manifest.name} has {len(manifest.blocks)} blocks"
         )
-    return asyncio.run(_Process(settings, manifest).run())
+    return uvloop.run(_Process(settings, manifest).run())
 
 
 class _Process:

@@ -89,8 +89,10 @@ class Place:
 
     def accept(self, frame: Frame) -> None:
         """Check the frame and note what it does. Raises StaleEpoch, InvalidFrame or StageExhausted."""
-        if frame.epoch != self.epoch:
+        if frame.epoch < self.epoch:
             raise StaleEpoch(f"frame {frame.number} belongs to epoch {frame.epoch}, this stage serves {self.epoch}")
+        if frame.epoch > self.epoch:
+            raise WrongPlace(f"frame {frame.number} belongs to epoch {frame.epoch}, which was not opened here")
         if frame.number != self._expected:
             raise InvalidFrame(f"frame {frame.number} is out of order: frame {self._expected} is due")
         body = frame.body

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from shoal.errors import StageError
-from shoal.wire.errors import CODES, ERROR_KEY, StageFailed
+from shoal.wire.errors import CODES, ERROR_KEY, InvalidFrame, StageFailed
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ def _guarded(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any
             return await method(request, context)
         except StageError as error:
             await refuse(context, error)
+        except DecodeError:
+            await refuse(context, InvalidFrame("the bytes are no message of shoal.stage.v1"))
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the edge: logged whole, and the caller is told

@@ -7,7 +7,7 @@ from typing import Any
 
 from grpc.aio import EOF  # type: ignore[attr-defined]
 
-from shoal.wire.codec import decode_frame, decode_open, encode_description, encode_open_reply
+from shoal.wire.codec import decode_open, encode_description, encode_open_reply
 from shoal.wire.stage_pb2 import (
     Credit,
     DescribeRequest,
@@ -43,10 +43,9 @@ class StageService(StageServicer):
         message = await context.read()
         if message is EOF:
             return
-        frame = decode_frame(message)
-        session = self._stage.session(frame.epoch)
+        session = self._stage.session(message.epoch)
         with session.upstream():
-            session.accept(frame)
+            session.accept(message)
             credits = asyncio.ensure_future(session.credits(context.write))
             try:
                 await session.until_ended(_take(session, context))
@@ -67,4 +66,4 @@ async def _take(session: Session, context: Context) -> None:
         message = await context.read()
         if message is EOF:
             return
-        session.accept(decode_frame(message))
+        session.accept(message)

@@ -16,9 +16,11 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from shoal.errors import StageError
+from shoal.wire.codec import decode_frame
 from shoal.wire.errors import InvalidFrame, StaleEpoch, WrongPlace
-from shoal.wire.messages import DType, Frame
+from shoal.wire.messages import DType
 from shoal.wire.stage_pb2 import Credit
+from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.place import Held, Place
@@ -46,21 +48,23 @@ class Session:
         self._attached = asyncio.Event()
         self._detached = asyncio.Event()
         self._has_reader = False
+        self._sending = False
 
     @property
     def inside(self) -> int:
         """Frames that were accepted and whose message has not left yet."""
         return self._inside
 
-    def accept(self, frame: Frame) -> None:
+    def accept(self, message: FrameMessage) -> None:
         """Check a frame and queue it. Raises what Place.accept raises, and InvalidFrame beyond the window."""
         if self.error is not None:
             raise self.error
+        frame = decode_frame(message)
         if self._inside >= WINDOW:
             raise InvalidFrame(f"frame {frame.number} came without credit: {WINDOW} frames are in flight already")
         self.place.accept(frame)
         self._inside += 1
-        self._compute.submit(self.work, frame)
+        self._compute.submit(self.work, frame, message)
 
     def finished(self, message: Outgoing) -> None:
         """The compute thread is done with the oldest frame."""
@@ -86,17 +90,23 @@ class Session:
 
     async def send(self, write: Write) -> None:
         """Write what is computed, in order, until cancelled. One sender at a time."""
-        while True:
-            message = await self._outbox.get()
-            if message is not None:
-                started = time.perf_counter()
-                await write(message)
-                self.work.send_us = int((time.perf_counter() - started) * 1e6)
-            self._outbox.task_done()
-            self._left()
+        self._sending = True
+        try:
+            while True:
+                message = await self._outbox.get()
+                if message is not None:
+                    started = time.perf_counter()
+                    await write(message)
+                    self.work.send_us = int((time.perf_counter() - started) * 1e6)
+                self._outbox.task_done()
+                self._left()
+        finally:
+            self._sending = False
 
     async def flushed(self, timeout: float) -> None:
-        """Wait until everything computed has left; give up after `timeout` seconds."""
+        """Wait until everything computed has left; give up after `timeout` seconds, or when nobody takes it."""
+        if not self._sending:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._outbox.join()

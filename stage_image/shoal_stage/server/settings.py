@@ -40,9 +40,6 @@ def parse_arguments(argv: Sequence[str]) -> ServeSettings:
     """The settings on a command line. Raises UsageError with the option's name."""
     given = _parser().parse_args(argv)
     start, end = _blocks(given.blocks)
-    for name in ("step_seconds", "drain_seconds", "max_frame_mib"):
-        if getattr(given, name) <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0")
     return ServeSettings(
         model=given.model,
         start=start,
@@ -74,18 +71,31 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=[str(each) for each in Device], default="CPU", help="default %(default)s")
     add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one (default %(default)s)")
     add("--engine", choices=[str(each) for each in EngineKind], default="paged", help="default %(default)s")
-    add("--streams", type=int, default=8, metavar="N", help="sequences held at once (default %(default)s)")
-    add("--max-context", type=int, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
+    add("--streams", type=_count, default=8, metavar="N", help="sequences held at once (default %(default)s)")
+    add("--max-context", type=_count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
     add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default u8; exact mode has f32")
-    add("--kv-blocks", type=int, metavar="N", help="KV pages of 32 tokens; default: streams x max-context")
+    add("--kv-blocks", type=_count, metavar="N", help="KV pages of 32 tokens; default: streams x max-context")
     add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
     add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
-    add("--threads", type=int, metavar="N", help="compute threads; default: OpenVINO's choice")
-    add("--max-frame-mib", type=int, default=64, metavar="N", help="largest frame taken (default %(default)s)")
-    add("--step-seconds", type=float, default=300.0, metavar="S", help="a step longer than this: the device hangs")
-    add("--drain-seconds", type=float, default=10.0, metavar="S", help="how long the step in hand may take to end")
+    add("--threads", type=_count, metavar="N", help="compute threads; default: OpenVINO's choice")
+    add("--max-frame-mib", type=_count, default=64, metavar="N", help="largest frame taken (default %(default)s)")
+    add("--step-seconds", type=_seconds, default=300.0, metavar="S", help="a step longer than this: the device hangs")
+    add("--drain-seconds", type=_seconds, default=10.0, metavar="S", help="how long the step in hand may take to end")
     add("--die-with-parent", action="store_true", help="end when the process that started this one ends (Linux)")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a count: 1 or more is meant")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a time: seconds above 0 are meant")
+    return seconds
 
 
 def _blocks(text: str) -> tuple[int, int]:

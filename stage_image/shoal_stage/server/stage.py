@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import ShoalError, StageError
 from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch
-from shoal.wire.messages import Frame, OpenReply, OpenRequest, StageDescription, StageState
+from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
@@ -105,12 +105,6 @@ class Stage:
         """The session of `epoch`. Raises StaleEpoch, WrongPlace, StageNotReady or StageFailed."""
         self._require_ready()
         return session_of(self._session, epoch)
-
-    def accept(self, frame: Frame) -> Session:
-        """Check and queue a frame of the session it belongs to."""
-        session = self.session(frame.epoch)
-        session.accept(frame)
-        return session
 
     # --- what the compute thread tells (Listener) -------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def test_the_source_as_the_compiler_takes_it(spec: str, reference: str) -> None:
     assert source_reference(model, model.spec.model.source) == reference
 
 
-def test_a_compiled_model_is_found_without_its_checkpoint() -> None:
+def test_case_49_a_compiled_model_is_found_without_network_or_checkpoint() -> None:
     spec = "model: {source: {uri: 'https://host.invalid/m.gguf'}}"
     manifest = write_model_directory(path_of(spec))
     found = find_or_compile(sharded_model(spec))

@@ -96,7 +96,8 @@ def test_a_stage_s_command_line() -> None:
 def test_the_router_s_command_line() -> None:
     argv = COMMANDS.router(Path("/run/plan.json"))
     assert argv[:4] == [sys.executable, "-P", "-m", "shoal_router"]
-    assert "--die-with-parent" in argv
+    assert {"--die-with-parent", "--listen=127.0.0.1:8000"} <= set(argv)
+    assert "--listen=127.0.0.1:41000" in COMMANDS.router(Path("/run/plan.json"), port=41000)
     assert [a for a in argv if a.startswith("--served-name")] == ["--served-name=a", "--served-name=b"]
 
 

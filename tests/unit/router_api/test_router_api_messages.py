@@ -72,6 +72,7 @@ async def test_text_parts_become_one_string(bench) -> None:
         ({"role": "user", "content": 5}, "content", "invalid_value"),
         ({"role": "user", "content": ["a"]}, "content", "invalid_value"),
         ({"role": "user", "content": [{"type": "text"}]}, "content", "invalid_value"),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "mark": 1}]}, "content", "unsupported_parameter"),
         ({"role": "user", "content": "\ud800"}, "content", "invalid_value"),
         ({"role": "tool", "content": "1"}, "tool_call_id", "missing_required_parameter"),
         ({"role": "function", "name": "f", "content": "1"}, "role", "invalid_value"),

@@ -15,7 +15,7 @@ from shoal.wire.stage_pb2 import Credit
 from shoal_router.pipeline.interface import PipelineFacts
 from shoal_router.pipeline.ring import RingPipeline, RingTimes
 
-FACTS = PipelineFacts(5, 2, "d" * 64, KvCapacity(4, 8, 16, 64, 0, True), addresses=("a:1", "b:2"))
+FACTS = PipelineFacts(5, 2, "d" * 64, KvCapacity(4, 8, 16, 64, 0, True), 32, addresses=("a:1", "b:2"))
 STEP = Step(rows=(Row(seq=1, version=0, past_len=0, tokens=(7,), known=1, sample=True),))
 QUIET = RingTimes(heartbeat=30.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
@@ -184,6 +185,17 @@ async def test_a_cancelled_task_frees_its_sequence():
         await until(lambda: not any(opener.opened[0].held))
 
 
+async def test_an_iterator_that_is_forgotten_frees_its_sequence():
+    opener = FakeOpener()
+    async with running(opener) as loop:
+        stream = loop.generate(ask([1, 2, 3], 400))
+        await anext(stream)
+        del stream
+        gc.collect()
+        await until(lambda: not any(opener.opened[0].held))
+        assert loop.status().running == 0
+
+
 async def test_a_full_queue_refuses_with_a_time_to_retry():
     latch = Latch()
     capacity = KvCapacity(1, 32, 16, 512, 0, shares_blocks=True)
@@ -295,3 +307,24 @@ async def test_case_28_requests_are_refused_with_the_reason_while_the_stages_loa
         assert loop.status().ready
     finally:
         await loop.stop()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ask([1 << 20]),
+        ask([-1]),
+        ask([1], params=SamplingParams(temperature=float("nan"))),
+        ask([1], params=SamplingParams(top_p=0.0)),
+        ask([1], params=SamplingParams(seed=-1)),
+        ask([1], params=SamplingParams(top_k=-1)),
+        ask([1], params=SamplingParams(logit_bias=((1 << 20, 1.0),))),
+    ],
+)
+async def test_a_request_that_a_stage_would_refuse_hurts_only_itself(request_):
+    async with running(FakeOpener()) as loop:
+        other = asyncio.create_task(collect(loop, ask([1], 20)))
+        with pytest.raises(ValueError, match="out of range"):
+            await collect(loop, request_)
+        await other
+        assert loop.status().epoch == 1

@@ -35,7 +35,7 @@ def test_keys_cover_everything_before_their_block():
 
 
 def test_a_common_beginning_is_found_and_shared():
-    manager = BlockManager(8, 2, shares=True)
+    manager = BlockManager(8, 2, caches=True)
     first = filled(manager, [1, 2, 3, 4, 5])
     second = filled(manager, [1, 2, 3, 9, 9])
     assert first[0] == second[0]
@@ -45,7 +45,7 @@ def test_a_common_beginning_is_found_and_shared():
 
 
 def test_released_blocks_stay_usable_until_their_memory_is_needed():
-    manager = BlockManager(4, 2, shares=True)
+    manager = BlockManager(4, 2, caches=True)
     table = filled(manager, [1, 2, 3, 4])
     manager.release(table)
     assert manager.available == 4
@@ -56,7 +56,7 @@ def test_released_blocks_stay_usable_until_their_memory_is_needed():
 
 
 def test_the_block_unused_for_longest_is_evicted_first():
-    manager = BlockManager(3, 2, shares=True)
+    manager = BlockManager(3, 2, caches=True)
     for tokens in ([1, 1], [2, 2], [3, 3]):
         manager.release(filled(manager, tokens))
     manager.release(filled(manager, [1, 1]))  # used again
@@ -67,7 +67,7 @@ def test_the_block_unused_for_longest_is_evicted_first():
 
 
 def test_growing_is_all_or_nothing():
-    manager = BlockManager(2, 2, shares=True)
+    manager = BlockManager(2, 2, caches=True)
     table: list[int] = []
     assert not manager.grow(table, 5)
     assert table == []
@@ -75,14 +75,14 @@ def test_growing_is_all_or_nothing():
     assert manager.available == 0
 
 
-def test_slots_share_nothing():
-    manager = BlockManager(4, 2, shares=False)
+def test_without_a_prefix_cache_nothing_is_found_again():
+    manager = BlockManager(4, 2, caches=False)
     manager.release(filled(manager, [1, 2]))
     assert manager.lookup(keys_of([1, 2])) == []
 
 
 def test_cost_counts_cached_blocks_that_adoption_takes():
-    manager = BlockManager(4, 2, shares=True)
+    manager = BlockManager(4, 2, caches=True)
     keys = keys_of([1, 2, 3, 4])
     table = filled(manager, [1, 2, 3, 4])
     assert manager.cost(manager.lookup(keys), 3) == 1  # both blocks are held already
@@ -96,7 +96,7 @@ def test_cost_counts_cached_blocks_that_adoption_takes():
 
 
 def test_check_integrity_sees_a_lost_a_doubled_and_a_dangling_block():
-    manager = BlockManager(4, 2, shares=True)
+    manager = BlockManager(4, 2, caches=True)
     table = filled(manager, [1, 2, 3])
     manager.check_integrity([table])
     for wrong in ([], [table, table], [[*table, 3]]):
@@ -113,7 +113,7 @@ def test_check_integrity_sees_a_lost_a_doubled_and_a_dangling_block():
     ),
 )
 def test_nothing_is_lost_whatever_comes_and_goes(blocks, block_size, actions):
-    manager = BlockManager(blocks, block_size, shares=True)
+    manager = BlockManager(blocks, block_size, caches=True)
     tables: list[tuple[list[int], list[int]]] = []
     contents: dict[int, tuple[int, ...]] = {}
     for come, which, tokens in actions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -87,9 +88,12 @@ def machine(simulation):
                 for link in range(self.sim.stage_count + 1):
                     self.sim.advance(link)
 
-        @rule(stages=st.integers(1, 4))
-        def lose_a_stage(self, stages):
+        @rule(stages=st.integers(1, 4), block_size=st.integers(1, 4), spare=st.integers(0, 4))
+        def lose_a_stage(self, stages, block_size, spare):
             """Frames in flight are gone, the new stages know nothing; texts go on where they were."""
+            context = self.sim.scheduler.max_context
+            blocks = -(-context // block_size) + spare
+            self.sim.capacity = replace(self.sim.capacity, block_size=block_size, blocks=blocks, max_context=context)
             self.sim.stage_count = stages
             self.sim.build_stages()
             assert self.sim.scheduler.reset_for_epoch(self.sim.capacity, depth=stages) == []
@@ -111,6 +115,6 @@ def test_any_order_of_events_gives_the_text_of_plain_decoding(machine):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )

@@ -119,6 +119,16 @@ def test_a_reused_beginning_is_not_computed_and_its_ids_travel_with_the_introduc
     assert row.tokens == (8, 99)
 
 
+def test_without_a_prefix_cache_every_prompt_is_computed():
+    scheduler = Scheduler(capacity(), depth=1, prefix_cache=False)
+    for _ in range(2):
+        scheduler.add(ask(range(10), 1))
+        plan = scheduler.schedule(0.0)
+        assert plan.rows[0].past_len == 0
+        assert len(plan.rows[0].blocks) == 3
+        assert answer(scheduler, plan)[0].cached_tokens == 0
+
+
 def test_the_last_token_of_a_known_prompt_is_computed_all_the_same():
     scheduler = Scheduler(capacity(), depth=1)
     scheduler.add(ask(range(8), 1))
@@ -243,6 +253,25 @@ def test_case_23_a_result_that_does_not_answer_the_step_is_refused(outcomes):
         scheduler.update(outcomes, 0.0)
 
 
+def test_a_result_that_answers_only_some_rows_commits_none_of_them():
+    """Otherwise a replay would go on behind a token that nobody was given."""
+    scheduler = Scheduler(capacity(), depth=1)
+    scheduler.add(ask([1]))
+    scheduler.add(ask([2]))
+    scheduler.schedule(0.0)
+    with pytest.raises(OutcomeMismatch):
+        scheduler.update([RowOutcome(0, 0, 1, (7,))], 0.0)
+    scheduler.reset_for_epoch(capacity(), depth=1)
+    assert [row.tokens for row in scheduler.schedule(0.0).rows] == [(1,), (2,)]
+
+
+def test_a_slot_needs_no_room_beside_itself():
+    scheduler = Scheduler(capacity(sequences=2, blocks=8, max_context=16, shares=False), depth=2)
+    scheduler.add(ask(range(15)))
+    scheduler.add(ask(range(15)))
+    assert len(scheduler.schedule(0.0).rows) == 2
+
+
 def test_a_result_without_a_step_is_refused():
     with pytest.raises(OutcomeMismatch, match="no step is in flight"):
         Scheduler(capacity(), depth=1).update([], 0.0)
@@ -281,3 +310,42 @@ def test_a_reset_gives_up_what_a_smaller_pipeline_cannot_hold():
 def test_a_request_without_prompt_or_answer_is_a_defect_of_the_caller(request_):
     with pytest.raises(ValueError, match="at least one token"):
         Scheduler(capacity(), depth=1).add(request_)
+
+
+def test_a_later_sequence_never_takes_memory_from_an_earlier_one():
+    scheduler = Scheduler(capacity(blocks=4, sequences=2, max_context=16), depth=1)
+    first, second = scheduler.add(ask(range(3))), scheduler.add(ask(range(50, 54)))
+    while True:
+        plan = scheduler.schedule(0.0)
+        if len(plan.rows) < 2:
+            break
+        answer(scheduler, plan)
+    assert [row.seq for row in plan.rows] == [first], "the later one waits with what it has"
+    assert scheduler.releases() == ()
+    scheduler.check_integrity()
+    answer(scheduler, plan)
+    assert [row.seq for row in scheduler.schedule(0.0).rows] == [first]
+    assert scheduler.releases() == (second,)
+
+
+def test_a_newcomer_leaves_every_running_sequence_a_block_to_grow():
+    scheduler = Scheduler(capacity(blocks=4, sequences=2, max_context=16), depth=2)
+    first, second = scheduler.add(ask(range(8), 1)), scheduler.add(ask(range(50, 58), 1))
+    plan = scheduler.schedule(0.0)
+    assert [row.seq for row in plan.rows] == [first], "two blocks are free, but the first needs one of them next"
+    assert scheduler.schedule(0.0) is None
+    answer(scheduler, plan)
+    assert [row.seq for row in scheduler.schedule(0.0).rows] == [second]
+
+
+def test_after_a_reset_to_blocks_of_another_size_prefixes_are_told_apart_anew():
+    scheduler = Scheduler(capacity(block_size=2), depth=1, prefill_chunk=6)
+    scheduler.add(ask([1, 2, 3, 4, 5, 6]))
+    second = scheduler.add(ask([1, 2, 9, 4, 5, 6]))
+    assert len(in_flight(scheduler)) == 2
+    scheduler.reset_for_epoch(capacity(block_size=3), depth=1)
+    answer(scheduler, scheduler.schedule(0.0))
+    first_rows = [row for plan in in_flight(scheduler) for row in plan.rows if row.start is not None]
+    assert [(row.seq, row.past_len) for row in first_rows] == [(second, 0)], (
+        "the first two ids are the same, the first block of three is not"
+    )

@@ -40,7 +40,7 @@ def play(ids: tuple[int, ...], sizes: list[int], stops: list[str], finish: Finis
     stops=st.lists(st.text(alphabet="ab😀", min_size=1, max_size=3), max_size=2),
     finish=st.sampled_from(FinishReason),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_answer_does_not_depend_on_how_ids_are_grouped(
     text: str, sizes: list[int], stops: list[str], finish: FinishReason
 ) -> None:

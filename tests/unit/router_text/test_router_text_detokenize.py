@@ -19,7 +19,7 @@ def stream(tokenizer: Tokenizer, ids: list[int], *, begins_text: bool = True) ->
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_byte_level_stream_equals_the_whole_decode_for_any_ids(byte_level: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, byte_level.get_vocab_size() + 3), max_size=40))
     pieces, rest = stream(byte_level, ids)
@@ -39,7 +39,7 @@ def test_any_text_survives_both_kinds_of_tokenizer(byte_level: Tokenizer, senten
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_byte_fallback_stream_equals_the_whole_decode_where_that_is_valid(
     sentencepiece: Tokenizer, data: st.DataObject
 ) -> None:

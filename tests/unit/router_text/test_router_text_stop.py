@@ -43,13 +43,13 @@ few = st.text(alphabet="ab", max_size=14)
 
 
 @given(pieces=st.lists(st.text(alphabet="abc", max_size=4), max_size=10), stops=st.lists(few.filter(bool), max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_case_68_stop_strings_neither_leak_nor_lose(pieces: list[str], stops: list[str]) -> None:
     assert run(pieces, stops) == expected("".join(pieces), stops)
 
 
 @given(pieces=st.lists(st.text(alphabet="ab", max_size=3), max_size=8), stops=st.lists(few.filter(bool), min_size=1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_only_what_could_become_a_stop_string_is_held_back(pieces: list[str], stops: list[str]) -> None:
     matcher = StopMatcher(stops)
     shown = text = ""

@@ -189,7 +189,9 @@ def test_developer_becomes_system_unless_the_template_knows_it() -> None:
     shown = "{% for m in messages %}{{ m.role }} {% endfor %}"
     developer = {"role": "developer", "content": "x"}
     assert template(shown).render([developer]) == "system "
-    assert template(shown + "{# developer #}").render([developer]) == "developer "
+    assert template(shown + "a developer helps").render([developer]) == "system a developer helps"
+    knows = "{% for m in messages %}{% if m.role == 'developer' %}D{% else %}other{% endif %}{% endfor %}"
+    assert template(knows).render([developer]) == "D"
 
 
 def test_a_template_is_sandboxed_and_cannot_change_its_input() -> None:

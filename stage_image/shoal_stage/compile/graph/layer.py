@@ -28,7 +28,7 @@ LayerBuilder = Callable[[Architecture, int, Tensor, Linear], Model]
 
 
 def decoder_layer(architecture: Architecture, layer: int, tensor: Tensor, linear: Linear) -> Model:
-    """The layer numbered `layer` in the whole model: inputs_embeds, attention_mask, position_ids, beam_idx -> hidden."""
+    """Layer `layer` of the whole model: inputs_embeds, attention_mask, position_ids, beam_idx -> hidden."""
     x = parameter([-1, -1, architecture.hidden_size], Type.f32, "inputs_embeds")
     attention_mask = parameter([-1, -1], Type.i64, "attention_mask")
     position_ids = parameter([-1, -1], Type.i64, "position_ids")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import openvino.opset15 as op
 from numpy.typing import NDArray
 from openvino import Node, Output
 
-NodeLike = Node | Output
+NodeLike: TypeAlias = Node | Output
 
 
 def integers(*values: int) -> Node:

@@ -47,7 +47,7 @@ def shared_nodes(
 
 
 def _rotary(architecture: Architecture, position_ids: Node) -> tuple[Node, Node]:
-    """cos and sin [batch, 1, tokens, head]. A Multiply, not a MatMul: positions stay f32 whatever the precision hint."""
+    """cos and sin [batch, 1, tokens, head]. By Multiply, not MatMul: positions stay f32 whatever the hint."""
     frequencies = reals(architecture.rope.inverse_frequencies(architecture.head_size), [1, 1, -1])
     positions = op.unsqueeze(op.convert(position_ids, "f32"), scalar(-1))
     half = op.multiply(positions, frequencies)

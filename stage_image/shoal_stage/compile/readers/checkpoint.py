@@ -35,8 +35,11 @@ class TensorView:
     read: Callable[[int, int], NDArray[np.float32]]
 
     def rows(self, start: int, end: int) -> NDArray[np.float32]:
-        """Rows [start, end) as contiguous float32."""
-        return np.ascontiguousarray(self.read(start, end), np.float32)
+        """Rows [start, end) as contiguous float32. Raises CheckpointError when one holds NaN or infinity."""
+        values = np.ascontiguousarray(self.read(start, end), np.float32)
+        if not np.isfinite(values).all():
+            raise CheckpointError(f"{self.origin} holds NaN or infinite values: fetch it again")
+        return values
 
     def whole(self) -> NDArray[np.float32]:
         """All of it: for vectors."""
@@ -54,6 +57,8 @@ class Checkpoint:
     tokenizer: TokenizerSource
     digest: Callable[[], str]
     """sha256 (hex) over the checkpoint's bytes; reads them all."""
+    let_go: Callable[[], None] = lambda: None
+    """Gives back the memory of what has been read from a mapped file; it can be read again."""
 
     def tensor(self, name: str) -> TensorView:
         """The tensor of that name; `check_tensors` has made sure that it exists."""

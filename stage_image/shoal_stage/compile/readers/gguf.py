@@ -77,6 +77,7 @@ def read_gguf(path: Path) -> Checkpoint:
         tensors=tensors,
         tokenizer=GgufTokenizer(path, header.metadata),
         digest=lambda: file_sha256(path),
+        let_go=lambda: mapped.madvise(mmap.MADV_DONTNEED),
     )
 
 
@@ -122,7 +123,8 @@ def _architecture(metadata: Metadata, header: GgufHeader, family: Family, data: 
     if metadata.integer("expert_count", 0):
         raise CheckpointError("the checkpoint is a mixture of experts, which shoal does not run")
     embedding = header.tensors.get("token_embd.weight")
-    context, notes = metadata.integer("context_length"), ()
+    context = metadata.integer("context_length")
+    notes: tuple[str, ...] = ()
     if 0 < (window := metadata.integer("attention.sliding_window", 0)) < context:
         context, notes = window, (f"context cut from {context} to the sliding window of {window} tokens",)
     return Architecture(
@@ -177,8 +179,6 @@ def _view(
         raise CheckpointError(
             f"{path}: tensor {tensor.name} is stored as {tensor.kind.name}, which shoal does not read; it reads {known}"
         )
-    raw = np.frombuffer(data[tensor.offset : tensor.offset + tensor.bytes], np.uint8)
-    stored = raw.reshape(tensor.shape[0], -1) if len(tensor.shape) > 1 else raw
     order = None
     if family.gguf_interleaves_rope and (match := re.search(r"self_attn\.([qk])_proj\.(weight|bias)$", name)):
         order = _half_split_order(architecture.heads if match[1] == "q" else architecture.kv_heads, tensor.shape[0])
@@ -187,7 +187,7 @@ def _view(
         origin=f"{path}: {tensor.name}",
         shape=tensor.shape,
         stored_bytes=tensor.bytes,
-        read=_reader(stored, tensor, order),
+        read=tensor_rows(data, tensor, order),
     )
 
 
@@ -198,15 +198,18 @@ def _half_split_order(heads: int, rows: int) -> NDArray[np.intp]:
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _reader(
-    stored: NDArray[np.uint8], tensor: GgufTensor, order: NDArray[np.intp] | None
+def tensor_rows(
+    data: memoryview, tensor: GgufTensor, order: NDArray[np.intp] | None = None
 ) -> Callable[[int, int], NDArray[np.float32]]:
-    if stored.ndim == 1:
+    """Reads rows [start, end) of a tensor, dequantised, in the order given. Only the rows asked for are touched."""
+    stored = np.frombuffer(data[tensor.offset : tensor.offset + tensor.bytes], np.uint8)
+    if len(tensor.shape) == 1:
         whole = np.asarray(dequantize(stored, tensor.kind), np.float32)
         return lambda start, end: (whole if order is None else whole[order])[start:end]
+    by_row = stored.reshape(tensor.shape[0], -1)
 
     def rows(start: int, end: int) -> NDArray[np.float32]:
-        chosen = stored[start:end] if order is None else stored[order[start:end]]
+        chosen = by_row[start:end] if order is None else by_row[order[start:end]]
         return np.asarray(dequantize(chosen, tensor.kind), np.float32)
 
     return rows

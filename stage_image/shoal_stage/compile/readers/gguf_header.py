@@ -149,4 +149,4 @@ def _stored_bytes(name: str, shape: tuple[int, ...], kind: int, path: Path) -> i
         count *= extent
     if shape[-1] % block:
         raise CheckpointError(f"{path}: tensor {name} has rows of {shape[-1]}, not a multiple of {block}")
-    return count // block * size
+    return count // int(block) * int(size)

@@ -27,7 +27,7 @@ READABLE = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 def read_hugging_face(directory: Path) -> Checkpoint:
-    """Open a directory. Raises CheckpointError when a file is missing, damaged or of a kind that shoal does not know."""
+    """Open a directory. Raises CheckpointError when a file is missing, damaged or of an unknown kind."""
     config = read_json(directory / CONFIG)
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -88,8 +88,8 @@ def _open(path: Path) -> dict[str, TensorView]:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged or cut short ({error}): fetch it again") from error
     views = {}
-    for name in handle.keys():  # noqa: SIM118  (the handle is no mapping)
-        slice_ = handle.get_slice(name)
+    for name in handle.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118  (the handle is no mapping)
+        slice_ = handle.get_slice(name)  # type: ignore[no-untyped-call]
         shape, dtype = tuple(slice_.get_shape()), str(slice_.get_dtype())
         if dtype not in READABLE:
             raise CheckpointError(f"{path}: tensor {name} is stored as {dtype}; shoal reads {', '.join(READABLE)}")

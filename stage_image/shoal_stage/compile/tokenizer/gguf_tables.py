@@ -165,7 +165,7 @@ def _merges_of_scores(tables: _Tables, vocabulary: dict[str, int], scores: list[
 def _model(tables: _Tables, **arguments: Any) -> models.BPE:
     try:
         return models.BPE(**arguments)
-    except Exception as error:  # noqa: BLE001  (the library raises bare Exceptions: a merge outside the vocabulary)
+    except Exception as error:  # the library raises nothing narrower, such as for a merge outside the vocabulary
         raise CheckpointError(f"{tables.origin}: its tokenizer's tables do not hold together: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer files of a Hugging Face directory: tokenizer.json as it is, the chat template from wherever it stands."""
+"""The tokenizer of a Hugging Face directory: tokenizer.json as it is, the chat template from wherever it stands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def from_hugging_face(source: HuggingFaceTokenizer, vocab_size: int) -> BuiltTok
     raw = path.read_bytes()
     try:
         tokenizer = Tokenizer.from_buffer(raw)
-    except Exception as error:  # noqa: BLE001  (the library raises bare Exceptions)
+    except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"{path} cannot be used: {error}") from error
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     if highest >= vocab_size:

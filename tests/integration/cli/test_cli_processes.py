@@ -87,7 +87,7 @@ async def test_a_kill_is_reported_by_the_signal_s_name(process) -> None:
         await child.event("ready", 10)
 
 
-async def test_an_event_that_does_not_come_is_an_error_at_its_deadline(process) -> None:
+async def test_case_16_an_event_that_does_not_come_is_an_error_at_its_deadline(process) -> None:
     child = await process(WAIT)
     with pytest.raises(StageError, match="stage 0 was not ready after 0 s"):
         await child.event("ready", 0.05)
@@ -161,7 +161,7 @@ class Scripts:
             say(event="listening", address=f"127.0.0.1:{9000 + stage.index}"), self._stages.get(stage.index, READY)
         )
 
-    def router(self, plan: Path) -> list[str]:
+    def router(self, plan: Path, port: int | None = None) -> list[str]:
         return script(self._router)
 
 

@@ -1,0 +1,38 @@
+"""The model that benchmarks run: the one of examples/smollm2.yaml, compiled once into the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.manifest import Precision
+from shoal.resource import load_sharded_model
+from shoal_cli.cache import checkpoints_dir, models_dir
+from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+
+_EXAMPLE = Path(__file__).parents[1] / "examples" / "smollm2.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModel:
+    """A model directory and the checkpoint that it was made of."""
+
+    directory: Path
+    checkpoint: Path
+
+
+def smollm2(precision: Precision = Precision.INT4) -> BenchModel:
+    """The model in `precision`. Raises what fetching and compiling raise."""
+    source = load_sharded_model(_EXAMPLE).spec.model.source
+    assert source is not None, "the example names a source"
+    resolved = resolve_source(source.uri, checkpoints_dir(), source.sha256)
+    directory = models_dir() / f"bench-smollm2-{precision.lower()}"
+    compile_model(resolved, directory, CompileOptions(precision=precision, name="smollm2"))
+    return BenchModel(directory, resolved.path)
+
+
+def bench_cache() -> Path:
+    """Where benchmarks keep what peers need: nothing in it is ever the only copy."""
+    path = models_dir().parent / "bench"
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,33 @@
+"""Prompts of four kinds, since drafts, lengths and ties differ by kind of text: story, explanation, code, list."""
+
+from __future__ import annotations
+
+KINDS = {
+    "story": "Write the beginning of a story about {}.",
+    "explanation": "Explain to a curious child how {} works.",
+    "code": "Write a Python class that models {}, with two methods and docstrings.",
+    "list": "List ten facts about {}, one a line.",
+}
+TOPICS = (
+    "a lighthouse",
+    "a bicycle",
+    "the tides",
+    "a beehive",
+    "an office printer",
+    "the water cycle",
+    "a library",
+    "a coral reef",
+    "a clock tower",
+    "a railway station",
+    "a volcano",
+    "a violin",
+    "a bakery",
+    "a satellite",
+    "a school of herring",
+    "a thunderstorm",
+)
+
+
+def prompts() -> list[str]:
+    """64 prompts in a fixed order, kinds in turn."""
+    return [form.format(topic) for topic in TOPICS for form in KINDS.values()]

