@@ -64,6 +64,53 @@ def timing_table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table |
     return table
 
 
+def models_table(bodies: Iterable[Mapping[str, Any]]) -> Table:
+    """One row a ShardedModel, as `kubectl get` shows them."""
+    table = _table("", "namespace", "name", "ready", "reason", "stages", "url")
+    for body in bodies:
+        metadata, status = body["metadata"], body.get("status", {})
+        ready = _conditions(status).get("Ready", {})
+        table.add_row(
+            metadata.get("namespace", ""),
+            metadata["name"],
+            ready.get("status", "Unknown"),
+            ready.get("reason", ""),
+            status.get("stages", ""),
+            status.get("url", ""),
+        )
+    return table
+
+
+def print_model(body: Mapping[str, Any]) -> None:
+    """Conditions with their messages, then the plan in force."""
+    status = body.get("status", {})
+    for kind, condition in _conditions(status).items():
+        line = f"{kind}: {condition['status']} ({condition['reason']}) {condition.get('message', '')}".rstrip()
+        results().print(line, soft_wrap=True, markup=False)
+    plan = status.get("plan", {})
+    for pipeline in plan.get("pipelines", ()):
+        table = _table(f"pipeline {pipeline['index']}", "#", "node", "on", "holds", "peak", "ready")
+        for stage in pipeline["stages"]:
+            table.add_row(
+                str(stage["index"]),
+                stage["node"],
+                stage["device"],
+                stage["layers"],
+                bytes_text(stage["memoryBytes"]),
+                "yes" if stage.get("ready") else "no",
+            )
+        results().print(table)
+    for label, key in (("spares", "spares"), ("advice", "advice")):
+        for line in plan.get(key, ()):
+            results().print(f"{label}: {line}", soft_wrap=True, markup=False)
+    if status.get("url"):
+        results().print(f"url: {status['url']}", soft_wrap=True)
+
+
+def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {each["type"]: each for each in status.get("conditions", ())}
+
+
 def facts_table(facts: Mapping[str, str]) -> Table:
     """Names and values, one a line."""
     table = Table(box=None, show_header=False, pad_edge=False)
