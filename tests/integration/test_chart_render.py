@@ -277,6 +277,8 @@ def test_case_105_rights_are_those_of_the_kinds_that_the_operator_uses(render):
         wanted[(read.group, read.plural)] = {"list", "watch"}
     wanted[("shoal.dev", "shardedmodels/status")] = {"patch"}
     wanted[("", "events")] = {"create"}
+    # How far a compile Job is stands in its log.
+    wanted[("", "pods/log")] = {"get"}
     # kopf watches for the kind itself.
     wanted[("apiextensions.k8s.io", "customresourcedefinitions")] = {"list", "watch"}
     assert granted(role["rules"]) == wanted

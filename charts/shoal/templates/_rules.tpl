@@ -14,6 +14,10 @@ apply (a patch, and a create when the object is new), and go by delete. What run
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# How far a compile Job is stands in its log.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -88,6 +88,16 @@ class KubernetesCluster:
         except ApiNotFound:
             return None
 
+    async def last_line(self, pod: Ref, container: str) -> str:
+        """See `Cluster.last_line`."""
+        query = {"container": container, "tailLines": "1", "limitBytes": "4096"}
+        response = await self._request("get", pod.kind, pod.namespace, pod.name, subresource="log", query=query)
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return (await response.text(errors="replace")).strip()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise ApiUnavailable(f"log of {pod}", f"no whole answer: {error}") from error
+
     async def apply(self, obj: Object, *, force: bool) -> Object:
         """See `Cluster.apply`."""
         return await self._apply(obj, force=force)

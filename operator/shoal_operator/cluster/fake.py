@@ -38,6 +38,7 @@ class FakeCluster:
     def __init__(self, *objects: Object) -> None:
         self.objects: dict[Ref, Object] = {}
         self.writes: list[tuple[str, Ref]] = []
+        self.logs: dict[tuple[str, str], str] = {}
         self.calls = 0
         self.fault: Callable[[Call], None] = lambda _: None
         self._versions = itertools.count(1)
@@ -101,6 +102,12 @@ class FakeCluster:
         """See `Cluster.get`."""
         self._before("get", ref)
         return _copy(self.objects.get(ref))
+
+    async def last_line(self, pod: Ref, container: str) -> str:
+        """See `Cluster.last_line`; `logs` holds what pods have said."""
+        self._before("log", pod)
+        self._existing(pod, "log")
+        return self.logs.get((pod.name, container), "")
 
     async def apply(self, obj: Object, *, force: bool) -> Object:
         """See `Cluster.apply`. An object that somebody else made conflicts unless forced."""

@@ -1,4 +1,4 @@
-"""The seam between the operator and the API server: seven verbs. `KubernetesCluster` is the real one, `FakeCluster`
+"""The seam between the operator and the API server: eight verbs. `KubernetesCluster` is the real one, `FakeCluster`
 keeps the objects in memory and can fail between any two calls.
 
 Every call has a deadline inside, and raises ApiError as shoal_operator.errors draws it.
@@ -55,6 +55,10 @@ class Cluster(Protocol):
 
     async def get(self, ref: Ref) -> Object | None:
         """One object, None when there is none."""
+        ...
+
+    async def last_line(self, pod: Ref, container: str) -> str:
+        """The last line that a container has logged so far; empty when there is none."""
         ...
 
     async def apply(self, obj: Object, *, force: bool) -> Object:

@@ -16,6 +16,7 @@ from shoal_operator.desired.pod import container, pod_spec
 from shoal_operator.desired.store import STORE, claim_name
 
 REPORT: Final = "report"
+COMPILER: Final = "compile"
 REPORT_PATH: Final = "/dev/termination-log"
 DEADLINE_SECONDS: Final = 24 * 3600
 RETRIES: Final = 4
@@ -100,7 +101,7 @@ def _compiler(intent: Intent, directory: str, mounts: tuple[Object, ...]) -> Obj
     if spec.group_size is not None:
         arguments.append(f"--group-size={spec.group_size}")
     return container(
-        "compile",
+        COMPILER,
         intent.stage_image,
         arguments,
         intent,

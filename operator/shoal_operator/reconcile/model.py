@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
-from shoal_operator.cluster.kinds import JOB, Object, Ref
+from shoal_operator.cluster.kinds import JOB, Object, Ref, ref_of
 from shoal_operator.desired.intent import Intent
-from shoal_operator.desired.model_job import model_job_name, model_key
+from shoal_operator.desired.model_job import COMPILER, model_job_name, model_key
 from shoal_operator.reconcile.observed import Observed
 from shoal_operator.status.pods import Trouble, short, trouble_of
 
@@ -19,7 +19,8 @@ from shoal_operator.status.pods import Trouble, short, trouble_of
 class ModelState:
     """`facts`, the key of what they were made from and where that lies; `current`: it is what the spec names now.
 
-    `spent` is a Job that is done and has told nothing: it is removed, and made again.
+    `spent` is a Job that is done and has told nothing: it is removed, and made again. `compiling` is the pod whose
+    compiler runs now.
     """
 
     facts: ModelFacts | None
@@ -28,6 +29,7 @@ class ModelState:
     current: bool
     trouble: Trouble | None = None
     spent: Object | None = None
+    compiling: Ref | None = None
 
 
 def model_state(intent: Intent, observed: Observed) -> ModelState:
@@ -46,18 +48,35 @@ def model_state(intent: Intent, observed: Observed) -> ModelState:
     if condition is not None and condition["type"] == "Complete":
         again = Trouble("Compiling", "the Job is done, but its report is gone: it runs again", waiting=True)
         return ModelState(*before, current=False, trouble=again, spent=job)
-    return ModelState(*before, current=False, trouble=_trouble(intent, observed, job, condition))
+    pod = _newest_pod(observed, job)
+    compiling = ref_of(pod) if pod is not None and _runs(pod, COMPILER) else None
+    return ModelState(*before, current=False, trouble=_trouble(intent, job, pod, condition), compiling=compiling)
 
 
-def _trouble(intent: Intent, observed: Observed, job: Object, failed: Mapping[str, Any] | None) -> Trouble:
+def with_progress(state: ModelState, line: str) -> ModelState:
+    """The state with what the compiler last said of its progress."""
+    if not line or state.trouble is None or not state.trouble.waiting:
+        return state
+    return replace(state, trouble=replace(state.trouble, message=short(line)))
+
+
+def _newest_pod(observed: Observed, job: Object) -> Object | None:
     uid = job["metadata"]["uid"]
     pods = [
         pod
         for pod in observed.pods_of(names.COMPILE)
         if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", ()))
     ]
-    newest = max(pods, key=lambda pod: pod["metadata"].get("creationTimestamp", ""), default=None)
-    found = trouble_of(newest, "compile Job") if newest is not None else None
+    return max(pods, key=lambda pod: pod["metadata"].get("creationTimestamp", ""), default=None)
+
+
+def _runs(pod: Mapping[str, Any], container: str) -> bool:
+    statuses = pod.get("status", {}).get("initContainerStatuses", ())
+    return any(each["name"] == container and "running" in each.get("state", {}) for each in statuses)
+
+
+def _trouble(intent: Intent, job: Object, pod: Object | None, failed: Mapping[str, Any] | None) -> Trouble:
+    found = trouble_of(pod, "compile Job") if pod is not None else None
     if failed is not None:
         why = found.message if found is not None else str(failed.get("message", ""))
         return Trouble(

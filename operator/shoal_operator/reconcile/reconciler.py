@@ -11,7 +11,7 @@ import datetime
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from shoal.errors import ManifestError
 from shoal.resource import NodesFile, sharded_model_from_object
@@ -20,15 +20,15 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import DEPLOYMENT, SHARDED_MODEL, Object, Ref, ref_of
 from shoal_operator.desired.intent import Intent
-from shoal_operator.desired.model_job import model_job_name
+from shoal_operator.desired.model_job import COMPILER, model_job_name
 from shoal_operator.desired.objects import Known, desired_objects
 from shoal_operator.desired.plan_config import addressed, plan_config_map
 from shoal_operator.desired.router import router_name
-from shoal_operator.errors import OperatorError
+from shoal_operator.errors import ApiError, OperatorError
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
-from shoal_operator.reconcile.model import ModelState, model_state
+from shoal_operator.reconcile.model import ModelState, model_state, with_progress
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, plan_for
 from shoal_operator.reconcile.reporting import Reporter
@@ -37,7 +37,8 @@ from shoal_operator.settings import OperatorSettings
 from shoal_operator.status.findings import Situation, StageState
 
 log = logging.getLogger(__name__)
-DAY: float = 24 * 3600.0
+DAY: Final = 24 * 3600.0
+PROGRESS_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,24 @@ class Reconciler:
             problem = error
         observed = observe(self._cache, intent, self._nodes_file, now)
         state, planned = decided or (model_state(intent, observed), Planned(observed.plan))
+        state = await self._progress(state)
         situation = self._situation(intent, observed, state, planned)
         await self._reporter.report(intent, body, situation, planned.moved, state, problem, now)
         if problem is not None:
             raise problem
         wants_room = bool(planned.problem or planned.missing)
-        return Outcome(min(DAY, planned.look_again or DAY), wants_room)
+        soon = PROGRESS_SECONDS if state.compiling is not None else DAY
+        return Outcome(min(soon, planned.look_again or DAY), wants_room)
+
+    async def _progress(self, state: ModelState) -> ModelState:
+        """What the compiler says; it is worth a look, not a failed reconcile."""
+        if state.compiling is None:
+            return state
+        try:
+            return with_progress(state, await self._cluster.last_line(state.compiling, COMPILER))
+        except ApiError as error:
+            log.debug("the compiler's progress cannot be read: %s", error)
+            return state
 
     async def _act(self, intent: Intent, now: datetime.datetime) -> tuple[ModelState, Planned]:
         terms = await volume_terms(self._cluster, intent)

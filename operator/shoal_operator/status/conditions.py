@@ -15,8 +15,8 @@ from shoal.resource import Condition
 from shoal.resource.status import ConditionType
 
 SUM: Final = (
-    ConditionType.PLANNED,
     ConditionType.MODEL_AVAILABLE,
+    ConditionType.PLANNED,
     ConditionType.STAGES_READY,
     ConditionType.ROUTER_READY,
     ConditionType.CHAIN_HEALTHY,

@@ -12,6 +12,7 @@ from shoal_operator.cluster.kinds import (
     DEPLOYMENT,
     EVENT,
     JOB,
+    POD,
     SECRET,
     SERVICE,
     SHARDED_MODEL,
@@ -112,6 +113,23 @@ async def test_another_source_is_compiled_while_the_last_model_serves(office):
     assert office.condition("ModelAvailable")["reason"] == "PreviousModel"
     assert office.condition("Progressing")["status"] == "True"
     assert office.condition("Ready")["status"] == "True"
+
+
+async def test_compiling_says_how_far_it_is(office):
+    def compiles(pod):
+        running = {"name": "compile", "ready": False, "state": {"running": {}}}
+        return {"phase": "Pending", "initContainerStatuses": [running]}
+
+    office.workloads.unwell = compiles
+    await office.reconcile()
+    office.workloads.step()
+    (pod,) = office.names(POD)
+    office.cluster.logs[pod, "compile"] = "compiling: layer-012, 40 % of 4321 MB"
+    outcome = await office.reconcile()
+    assert outcome.look_again == 20
+    for kind in ("ModelAvailable", "Progressing", "Ready"):
+        assert office.condition(kind)["reason"] == "Compiling"
+        assert "layer-012, 40 %" in office.condition(kind)["message"]
 
 
 async def test_replicas_zero_stops_serving_and_keeps_the_model(office):
