@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.plan.devices import PROFILES, KvElement
+from shoal.plan.document import Device
 from shoal.plan.facts import ModelFacts
-from shoal.resource import ExecutionMode, KvPrecision, ShardedModel, SpeculativeMode
+from shoal.resource import ExecutionMode, ShardedModel, SpeculativeMode
+from shoal.resource.planning import kv_element_of
 from shoal_operator import names
 from shoal_operator.cluster.kinds import Kind, Object
 from shoal_operator.settings import OperatorSettings
@@ -45,10 +48,9 @@ class Intent:
         """Whether stages compute in F32."""
         return self.model.spec.execution.mode is ExecutionMode.EXACT
 
-    @property
-    def kv_precision(self) -> KvPrecision:
-        """How keys and values are stored; exact execution needs F32."""
-        return KvPrecision.F32 if self.exact else self.model.spec.scheduler.kv_precision
+    def kv_element(self, device: Device) -> KvElement:
+        """How keys and values are stored on a device: as the planner has counted them."""
+        return kv_element_of(self.model.spec) or PROFILES[device].kv
 
     @property
     def drafts(self) -> bool:

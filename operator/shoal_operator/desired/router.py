@@ -37,6 +37,11 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         f"--model={files.path}",
         f"--listen=0.0.0.0:{names.ROUTER_PORT}",
         *(f"--served-name={name}" for name in intent.model.served_names),
+        f"--max-queue={spec.scheduler.max_queue}",
+        f"--prefill-chunk={spec.scheduler.prefill_chunk}",
+        f"--recovery-attempts={spec.recovery.max_attempts}",
+        f"--recovery-seconds={spec.recovery.max_pause_seconds}",
+        "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
     ]
     mounts: list[Object] = [
         *files.mounts,

@@ -48,6 +48,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         f"--listen=0.0.0.0:{names.STAGE_PORT}",
         f"--streams={spec.scheduler.streams}",
         f"--max-context={intent.context_for(facts)}",
+        f"--kv-precision={intent.kv_element(stage.device).value.lower()}",
         "--cache-dir=/cache",
         *(["--exact"] if intent.exact else []),
     ]
