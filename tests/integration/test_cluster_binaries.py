@@ -70,6 +70,13 @@ def test_what_is_built_once_is_there_the_next_time(module, go):
     assert [file.name for file in folder.iterdir() if file.name.startswith(".")] == []
 
 
+def test_remains_of_a_killed_build_are_removed(module, go):
+    install(go, FAKE_GO)
+    (module.directory() / ".building-killed").mkdir(parents=True)
+    folder = binaries.ensure(module)
+    assert sorted(file.name for file in folder.iterdir()) == ["lock", "program"]
+
+
 def test_built_programs_need_no_go(module, go):
     install(go, FAKE_GO)
     folder = binaries.ensure(module)

@@ -26,6 +26,7 @@ _VERSION_PACKAGE: Final = "k8s.io/component-base/version"
 _MAJOR, _MINOR, _ = KUBERNETES_VERSION.split(".")
 
 BUILD_DEADLINE_S: Final = 3600.0
+_BUILDING: Final = ".building-"
 
 
 class GoIsMissing(Exception):
@@ -117,6 +118,9 @@ def ensure(wanted: BinarySet) -> Path:
         # Another run may have built them while this one waited for the lock.
         todo = missing(wanted)
         if todo:
+            for remains in directory.glob(f"{_BUILDING}*"):
+                # Of a build that was killed: nobody else builds here while the lock is held.
+                shutil.rmtree(remains)
             _build(go, wanted, todo)
     return directory
 
@@ -133,7 +137,7 @@ def _build(go: str, wanted: BinarySet, programs: tuple[str, ...]) -> None:
     """Build into a temporary folder beside the final one, then rename each program into its place."""
     directory = wanted.directory()
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    with TemporaryDirectory(prefix=".building-", dir=directory) as building:
+    with TemporaryDirectory(prefix=_BUILDING, dir=directory) as building:
         # Low priority: the person at this computer, and tests that run meanwhile, come first.
         command = ["nice", "-n", "19", go, "build", "-trimpath", "-ldflags", wanted.ldflags, "-o", f"{building}/"]
         command += [wanted.packages[program] for program in programs]

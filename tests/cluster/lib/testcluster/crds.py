@@ -32,7 +32,7 @@ def wait_until_served(api: Api, crd: Manifest) -> None:
 
     def served() -> bool:
         state = api.get("apiextensions.k8s.io/v1", "customresourcedefinitions", crd["metadata"]["name"])
-        conditions = {each["type"]: each for each in state.get("status", {}).get("conditions", [])}
+        conditions = {each["type"]: each for each in state.get("status", {}).get("conditions") or []}
         broken = conditions.get("NonStructuralSchema", {})
         if broken.get("status") == "True":
             raise Refused(422, "NonStructuralSchema", broken["message"])
