@@ -76,7 +76,8 @@ class _Structural:
     def _property(self, schema: Schema, required: bool) -> Schema:
         """A member of an object, with its default.
 
-        An object whose members have defaults gets the default `{}`: the API server then fills in the members.
+        An object whose members have defaults gets a default that has all of them: the API server evaluates the rules
+        of the object on the default as it is written, before it fills in the members of an empty one.
         """
         result = self.node(schema)
         if not self._defaults or required:
@@ -85,8 +86,11 @@ class _Structural:
         default = schema.get("default")
         if default not in (None, [], {}, ""):
             result["default"] = list(default) if isinstance(default, tuple) else default
-        elif not optional and any("default" in member for member in result.get("properties", {}).values()):
-            result["default"] = {}
+        elif not optional:
+            members = result.get("properties", {}).items()
+            filled = {name: member["default"] for name, member in members if "default" in member}
+            if filled:
+                result["default"] = filled
         return result
 
     def _resolved(self, schema: Schema) -> Schema:
