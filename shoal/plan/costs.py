@@ -57,16 +57,16 @@ class Costs:
         return embed + self._sums[end] - self._sums[start] + head
 
     def memory(self, device: Device, start: int, end: int) -> MemorySum:
-        """Peak memory of the stage on a device."""
+        """Peak memory of the stage on a device, term by term."""
+        weights, load_peak, kv, runtime = self._terms(device, start, end)
+        return MemorySum(weights=weights, load_peak=load_peak, kv=kv, runtime=runtime)
+
+    def _terms(self, device: Device, start: int, end: int) -> tuple[int, int, int, int]:
+        """Weights, load peak, KV and runtime."""
         profile = PROFILES[device]
         weights = self.weights(start, end)
-        per_token = self.kv_bytes_per_token(device, start, end)
-        return MemorySum(
-            weights=weights,
-            load_peak=int(weights * (profile.load_factor - 1)),
-            kv=per_token * self.kv_tokens,
-            runtime=profile.runtime_bytes,
-        )
+        kv = self.kv_bytes_per_token(device, start, end) * self.kv_tokens
+        return weights, int(weights * (profile.load_factor - 1)), kv, profile.runtime_bytes
 
     def kv_bytes_per_token(self, device: Device, start: int, end: int) -> int:
         """KV bytes that one token takes in the stage."""
@@ -76,9 +76,10 @@ class Costs:
 
     def fits(self, site: Site, start: int, end: int) -> bool:
         """Whether the stage stays within the site's limit and the device's largest allocation."""
-        return (
-            self.memory(site.device, start, end).total <= site.limit and self.refused_tensor(site, start, end) is None
-        )
+        # Asked very often: MemorySum.total without making the object.
+        weights, load_peak, kv, runtime = self._terms(site.device, start, end)
+        peak = weights + max(load_peak, kv) + runtime
+        return peak <= site.limit and self.refused_tensor(site, start, end) is None
 
     def refused_tensor(self, site: Site, start: int, end: int) -> int | None:
         """Size of the stage's largest tensor, if it is more than the device can allocate in one piece."""

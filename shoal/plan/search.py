@@ -23,7 +23,7 @@ from typing import Protocol
 from shoal.plan.costs import Costs, Site
 
 MAX_NODES_UNEQUAL = 10
-MAX_STEPS = 2000
+MAX_STEPS = 7000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,7 @@ class UnequalLayers:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._layers = costs.layers
+        self._known: dict[tuple[str, float], tuple[list[int], int]] = {}
 
     def times(self, sites: Sequence[Site]) -> set[float]:
         """Of every range."""
@@ -222,8 +223,9 @@ class UnequalLayers:
     def fewest(self, sites: Sequence[Site], within_ms: float, exactly: int | None, most: int) -> Chain | None:
         """See Cut."""
         sites = self._roomiest(sites)
-        reach = [self._reach(site, within_ms) for site in sites]
-        closes = [self._closes(site, within_ms) for site in sites]
+        tables = [self._table(site, within_ms) for site in sites]
+        reach = [spans for spans, _ in tables]
+        closes = [closing for _, closing in tables]
         level: dict[int, int] = {0: 1}
         levels = [level]
         for stages in range(1, min(most, exactly or most, len(sites), self._layers) + 1):
@@ -245,6 +247,12 @@ class UnequalLayers:
     def _roomiest(self, sites: Sequence[Site]) -> list[Site]:
         kept = sorted(sites, key=lambda site: (-site.limit, site.name))[:MAX_NODES_UNEQUAL]
         return sorted(kept, key=lambda site: site.name)
+
+    def _table(self, site: Site, within_ms: float) -> tuple[list[int], int]:
+        key = (site.name, within_ms)
+        if key not in self._known:
+            self._known[key] = (self._reach(site, within_ms), self._closes(site, within_ms))
+        return self._known[key]
 
     def _reach(self, site: Site, within_ms: float) -> list[int]:
         """For each start the ends that the site can take a chain to, as bits; never the last layer's."""

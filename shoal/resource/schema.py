@@ -8,6 +8,7 @@ fields, titles, key patterns) or refused here, so that no bound gets lost unnoti
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from pydantic import BaseModel
@@ -76,8 +77,8 @@ class _Structural:
     def _property(self, schema: Schema, required: bool) -> Schema:
         """A member of an object, with its default.
 
-        An object whose members have defaults gets a default that has all of them: the API server evaluates the rules
-        of the object on the default as it is written, before it fills in the members of an empty one.
+        An object whose members have defaults gets them all as its own default: the API server checks the rules of an
+        object on its default before it fills in members, so `{}` would lack what a rule reads.
         """
         result = self.node(schema)
         if not self._defaults or required:
@@ -87,10 +88,10 @@ class _Structural:
         if default not in (None, [], {}, ""):
             result["default"] = list(default) if isinstance(default, tuple) else default
         elif not optional:
-            members = result.get("properties", {}).items()
-            filled = {name: member["default"] for name, member in members if "default" in member}
-            if filled:
-                result["default"] = filled
+            members = result.get("properties", {})
+            whole = {name: deepcopy(member["default"]) for name, member in members.items() if "default" in member}
+            if whole:
+                result["default"] = whole
         return result
 
     def _resolved(self, schema: Schema) -> Schema:

@@ -21,7 +21,7 @@ from shoal_stage.engine.chain import build_chain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-TOKENS = 24
+TOKENS = 16
 PROMPTS = [
     "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
     "The quick brown fox",
@@ -161,6 +161,18 @@ def test_every_layer_of_a_paged_stage_is_fused(directory, manifest, start, end):
     found = layer_types(ov.Core().compile_model(chain.model, "CPU", EXACT))
     assert found[PAGED_ATTENTION] == chain.layers > 0
     assert found[FUSED_ROPE] == 2 * chain.layers
+
+
+def test_half_precision_weights_stay_half_in_memory(directory, manifest):
+    chain = build_chain(directory, manifest, 1, 2)
+    compiled = ov.Core().compile_model(chain.model, "CPU", EXACT)
+    kinds = [
+        port.get_source_output().get_element_type()
+        for node in compiled.get_runtime_model().get_ordered_ops()
+        if node.get_rt_info()["layerType"].astype(str) == "FullyConnected"
+        for port in node.inputs()[1:2]
+    ]
+    assert kinds == [ov.Type.f16] * 7
 
 
 def test_state_names_are_those_of_the_whole_model(directory, manifest):

@@ -91,7 +91,7 @@ def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> 
 
     precision, group_size = model.spec.precision, model.spec.group_size
     reference = source_reference(model, source)
-    if reference.startswith("hf://"):
+    if reference.startswith("hf://") and not reference.endswith(".gguf"):
         return describe_config(fetch_config(reference, checkpoints_dir()), precision, group_size)
     if checkpoint is None:
         with shown() as report:

@@ -24,7 +24,7 @@ from shoal_stage.compile.readers.checkpoint import EMBEDDING, OUTPUT, Checkpoint
 from shoal_stage.compile.tokenizer import build_tokenizer, write_tokenizer
 from shoal_stage.compile.workplace import Workplace, check_space, open_workplace, write_durably
 
-FORMAT = "2"
+FORMAT = "3"
 """Grows when the same inputs give other bytes, so that unfinished work of an older compiler is not mixed in."""
 
 _SPARE_BYTES = 64 << 20

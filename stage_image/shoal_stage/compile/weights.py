@@ -14,6 +14,7 @@ import openvino as ov
 import openvino.opset15 as op
 from numpy.typing import NDArray
 from openvino import Node
+from openvino._offline_transformations import compress_model_transformation
 
 from shoal.errors import CheckpointError
 from shoal.manifest import Precision
@@ -40,7 +41,7 @@ def weight_node(view: TensorView, precision: Precision, scheme: Scheme | None) -
         return _quantised(view, scheme)
     if precision is Precision.F32:
         return _collect(view, ov.Type.f32)
-    return op.convert(_collect(view, ov.Type.f16), "f32")
+    return _half(_collect(view, ov.Type.f16))
 
 
 def linear(x: NodeLike, weight: Node) -> Node:
@@ -55,6 +56,21 @@ def _collect(view: TensorView, element: ov.Type) -> Node:
             raise CheckpointError(f"{view.origin}: tensor {view.name} holds {limit:.3g}, too large for F16: use F32")
         whole[start:end] = rows
     return _constant(tensor)
+
+
+def _half(constant: Node) -> Node:
+    """An f16 constant as f32, marked so that plugins keep it as f16 instead of converting it when they load.
+
+    Python cannot set the mark (`decompression`); OpenVINO's own pass sets it on a small constant, which is exchanged.
+    """
+    x = op.parameter([-1, -1], np.float32)
+    small = op.constant(np.ones((1, 1), np.float32))
+    model = ov.Model([op.result(linear(x, small))], [x], "half")
+    compress_model_transformation(model)
+    (convert,) = (node for node in model.get_ordered_ops() if node.get_type_name() == "Convert")
+    convert.input(0).replace_source_output(constant.output(0))
+    model.validate_nodes_and_infer_types()
+    return convert
 
 
 def _allocate(element: ov.Type, shape: tuple[int, ...]) -> tuple[ov.Tensor, NDArray[Any]]:

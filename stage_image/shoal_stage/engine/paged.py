@@ -49,6 +49,7 @@ class PagedEngine:
         self._layers = chain.layers
         if chain.layers:
             paged_attention_transformation(chain.model)
+            _restore_width(chain.model, shape.hidden_size)
         # On the CPU a cached blob of a paged graph cannot be loaded again (2026.4.1: it lacks the rt_info that the
         # plugin's PagedAttention asks for): every start would compile all the same, and write the blob once more.
         cached = replace(settings, cache_dir=None) if settings.device is Device.CPU else settings
@@ -154,6 +155,17 @@ class PagedEngine:
             self._request.set_tensor(name, pages)
             total += pages.byte_size
         return total
+
+
+def _restore_width(model: ov.Model, hidden_size: int) -> None:
+    """Give a later stage's input its width back, which the transformation makes dynamic.
+
+    Without it the first layer's RMSNorm is not fused and rounds differently from the same layer in another split.
+    """
+    for parameter in model.get_parameters():
+        if parameter.get_friendly_name() == "inputs_embeds":
+            parameter.set_partial_shape(ov.PartialShape([-1, hidden_size]))
+    model.validate_nodes_and_infer_types()
 
 
 def _sampled(rows: Sequence[Row]) -> list[int]:

@@ -15,8 +15,8 @@ from grpc.aio import EOF  # type: ignore[attr-defined]
 
 from shoal.errors import StageError
 from shoal.wire.codec import decode_description
-from shoal.wire.errors import DigestMismatch, StageUnreachable, WrongPlace, from_rpc_error
-from shoal.wire.messages import StageDescription
+from shoal.wire.errors import DigestMismatch, StageNotReady, StageUnreachable, WrongPlace, from_rpc_error
+from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal_stage.server.compute import Outgoing
@@ -26,7 +26,9 @@ CONNECT_SECONDS = 5.0
 
 
 def check_neighbours(mine: StageDescription, other: StageDescription, where: str) -> None:
-    """Refuse a next stage that does not continue this one: other model, gap in the blocks, other versions."""
+    """Refuse a next stage that cannot continue this one: still loading, other model, other blocks, other versions."""
+    if other.state is not StageState.READY:
+        raise StageNotReady(f"next stage at {where} is {other.state.value.lower()}: {other.detail}")
     if other.model_digest != mine.model_digest:
         raise DigestMismatch(
             f"next stage at {where} holds model {other.model_digest[:12]}…, this one {mine.model_digest[:12]}…"

@@ -25,8 +25,8 @@ from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.place import Held, Place
 
-WINDOW = 16
-_GRANT_AT = 4  # credits go back in handfuls: a message a frame would cost each hop a wake-up of the upstream
+WINDOW = 32
+_GRANT_AT = WINDOW // 2  # in handfuls: a message a frame would cost each hop a send and the upstream a wake-up
 
 T = TypeVar("T")
 Write = Callable[[Outgoing], Awaitable[None]]

@@ -7,11 +7,13 @@ import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import huggingface_hub
 import pytest
 
 from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
-from shoal_stage.compile import fetch, resolve_source
+from shoal_stage.compile import fetch, fetch_config, resolve_source
 from shoal_stage.compile.download import download
+from shoal_stage.compile.readers import open_checkpoint
 
 DATA = bytes(range(256)) * 8192
 
@@ -108,16 +110,15 @@ def test_a_file_is_used_in_place_and_its_digest_checked(tmp_path):
         assert (resolved.path, resolved.name) == (path, "a model")
     with pytest.raises(IntegrityError, match=f"{digest}, 0000.* is expected"):
         resolve_source(str(path), tmp_path, "0" * 64)
-    with pytest.raises(UsageError, match="is a directory"):
-        resolve_source(str(tmp_path), tmp_path, digest)
 
 
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
         ("/does/not/exist.gguf", CheckpointError, "does not exist"),
-        ("s3://bucket/model.gguf", UsageError, "s3:// is not known; known are a path, file, https, hf and pypi"),
+        ("s3://bucket/model.gguf", UsageError, "s3:// is not known; known are a path, file, https, http, hf and pypi"),
         ("https://example.org/", UsageError, r"does not name a \.gguf file"),
+        ("http://example.org/model.gguf", UsageError, "is not protected on its way: give its sha256"),
         ("hf://no-slash", UsageError, "should be hf://org/repo@revision"),
         ("pypi://package/member.gguf", UsageError, "should be pypi://package==version"),
         ("pypi://package==1.0/../../etc/passwd", UsageError, "should be pypi://package==version"),
@@ -126,6 +127,56 @@ def test_a_file_is_used_in_place_and_its_digest_checked(tmp_path):
 def test_a_source_that_makes_no_sense_is_refused(tmp_path, source, error, message):
     with pytest.raises(error, match=message):
         resolve_source(source, tmp_path)
+
+
+def test_a_directory_has_the_digest_of_its_files(make_hf, tmp_path):
+    tiny = make_hf("llama")
+    digest = open_checkpoint(tiny.path).digest()
+    assert resolve_source(str(tiny.path), tmp_path, digest).path == tiny.path
+    (tiny.path / "config.json").write_text((tiny.path / "config.json").read_text() + " ")
+    with pytest.raises(IntegrityError, match="is expected"):
+        resolve_source(str(tiny.path), tmp_path, digest)
+
+
+def test_plain_http_needs_a_digest_and_is_then_cached(server, tmp_path):
+    digest = hashlib.sha256(DATA).hexdigest()
+    first, second = (resolve_source(url(server), tmp_path, digest) for _ in range(2))
+    assert first == second
+    assert first.path.read_bytes() == DATA
+    assert len(server.asked) == 1
+
+
+def test_a_repository_of_the_hub_or_one_file_of_it(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda repo, **named: asked.append((repo, named["revision"])) or "/s"
+    )
+    monkeypatch.setattr(
+        huggingface_hub,
+        "hf_hub_download",
+        lambda repo, file, **named: asked.append((repo, file, named["revision"])) or f"/f/{file}",
+    )
+    assert resolve_source("hf://org/repo@v1.0", tmp_path).name == "repo"
+    assert resolve_source("hf://org/repo@main/q4/model.gguf", tmp_path).name == "model"
+    assert resolve_source("hf://org/repo/model.gguf", tmp_path).name == "model"
+    assert fetch_config("hf://org/repo@v2", tmp_path).name == "config.json"
+    assert asked == [
+        ("org/repo", "v1.0"),
+        ("org/repo", "q4/model.gguf", "main"),
+        ("org/repo", "model.gguf", None),
+        ("org/repo", "config.json", "v2"),
+    ]
+    with pytest.raises(UsageError, match="is one file"):
+        fetch_config("hf://org/repo/model.gguf", tmp_path)
+
+
+def test_a_hub_that_does_not_answer_is_said_in_one_line(tmp_path, monkeypatch):
+    def fail(*arguments, **named):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ResourceError, match=r"^hf://org/repo cannot be fetched: no route$"):
+        resolve_source("hf://org/repo", tmp_path)
 
 
 def test_a_member_of_a_wheel_is_taken_out_once(tmp_path, monkeypatch):

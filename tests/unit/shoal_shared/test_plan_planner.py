@@ -100,7 +100,7 @@ def planned(model: ModelFacts, nodes: list[NodeFacts], spec: PlanSpec) -> Plan |
     return None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(model=MODELS, nodes=NODES, spec=SPECS)
 def test_case_35_a_plan_never_exceeds_a_node(model: ModelFacts, nodes: list[NodeFacts], spec: PlanSpec) -> None:
     """exo PR#2227: no node gets more than its free memory allows at the peak, and every block is served once."""
@@ -137,7 +137,7 @@ def test_case_35_a_plan_never_exceeds_a_node(model: ModelFacts, nodes: list[Node
     assert Plan.model_validate_json(plan.model_dump_json(by_alias=True)) == plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(model=MODELS, nodes=NODES, spec=SPECS, seed=st.randoms(use_true_random=False))
 def test_order_of_nodes_does_not_matter(
     model: ModelFacts, nodes: list[NodeFacts], spec: PlanSpec, seed: object
@@ -147,7 +147,7 @@ def test_order_of_nodes_does_not_matter(
     assert planned(model, nodes, spec) == planned(model, shuffled, spec)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(model=MODELS, nodes=NODES, spec=SPECS, at=st.integers(0, 6), more=st.floats(0.1, 16))
 def test_more_memory_never_hurts(
     model: ModelFacts, nodes: list[NodeFacts], spec: PlanSpec, at: int, more: float
@@ -169,7 +169,7 @@ def test_more_memory_never_hurts(
     assert planned(model, another, spec) is not None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(model=MODELS, nodes=NODES, spec=SPECS)
 def test_fits_one_node_is_said_exactly_when_it_does(model: ModelFacts, nodes: list[NodeFacts], spec: PlanSpec) -> None:
     plan = planned(model, nodes, spec)

@@ -116,8 +116,8 @@ def test_the_api_server_fills_in_what_the_types_fill_in() -> None:
     properties = SCHEMA["properties"]["spec"]["properties"]
     assert properties["precision"]["default"] == "INT4"
     assert properties["devices"]["default"] == ["GPU"]
-    assert properties["scheduler"]["default"] == {}
-    assert properties["scheduler"]["properties"]["speculative"]["default"] == {}
+    assert properties["scheduler"]["default"]["streams"] == 4
+    assert properties["scheduler"]["default"]["speculative"] == {"mode": "Auto", "maxTokens": 8}
     assert "default" not in properties["model"]
     assert not any("default" in node for path, node in NODES if path.startswith(".status"))
 

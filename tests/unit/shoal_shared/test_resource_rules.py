@@ -224,6 +224,21 @@ def test_both_forms_accept(path: str, value: Any) -> None:
     assert broken_in_cel(SCHEMA, with_defaults(SCHEMA, data)) == []
 
 
+def defaults_of(schema: dict[str, Any]) -> list[tuple[dict[str, Any], Any]]:
+    """Every node that has a default, with it."""
+    found = [(schema, schema["default"])] if "default" in schema else []
+    for member in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:
+        found += defaults_of(member)
+    return found
+
+
+def test_every_default_keeps_the_rules_before_anything_is_filled_in() -> None:
+    """The API server refuses a CRD whose defaults break a rule, or lack what a rule reads."""
+    checked = [broken_in_cel(node, default) for node, default in defaults_of(SCHEMA)]
+    assert len(checked) > 20
+    assert not any(checked)
+
+
 def rules_of(schema: dict[str, Any]) -> set[str]:
     found = {rule["message"] for rule in schema.get("x-kubernetes-validations", [])}
     for member in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:

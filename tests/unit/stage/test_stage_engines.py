@@ -19,6 +19,8 @@ from shoal.manifest import read_manifest
 from shoal.plan.document import Device
 from shoal.wire.errors import InvalidFrame, StageExhausted
 from shoal.wire.messages import Row, SamplingParams, SequenceStart
+from shoal_stage.engine.chain import build_chain
+from shoal_stage.engine.device import compile_for
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
@@ -116,6 +118,21 @@ def test_every_engine_and_split_gives_the_same_tokens(
     split: tuple[int, ...],
 ) -> None:
     assert decode(pipelines[kind, split], PROMPT, 60) == expected
+
+
+@pytest.mark.parametrize("split", SPLITS[1:])
+@pytest.mark.parametrize("kind", list(EngineKind))
+def test_a_split_does_not_change_a_bit_of_the_logits(
+    pipelines: dict[tuple[EngineKind, tuple[int, ...]], Stages], kind: EngineKind, split: tuple[int, ...]
+) -> None:
+    """Tokens hide differences until a sampled one lies near a border: an operation fused in one split only shows here."""
+    ids = [(31 * number) % 97 for number in range(60)]
+    for past_len, count in ((0, 3), (3, 1), (4, 40), (44, 1), (45, 15)):
+        part = row(0, past_len, ids[past_len : past_len + count])
+        whole, parts = pipelines[kind, SPLITS[0]].run(part), pipelines[kind, split].run(part)
+        np.testing.assert_array_equal(whole, parts, err_msg=f"{count} tokens after {past_len}")
+    for stages in (pipelines[kind, SPLITS[0]], pipelines[kind, split]):
+        stages.release(0)
 
 
 @pytest.mark.parametrize("kind", list(EngineKind))
@@ -226,6 +243,36 @@ def test_case_53_resetting_one_stream_leaves_the_others_alone(
         logits = stages.run(row(0, len(ids) - 1, ids[-1:]))
     stages.release(0)
     assert ids[len(PROMPT) :] == expected[:40]
+
+
+@pytest.mark.parametrize("precision", list(KvPrecision))
+def test_case_54_beam_idx_moves_the_kv_states_of_a_batch(tiny_model: Path, precision: KvPrecision) -> None:
+    """Two beams change places: each goes on with the other's past."""
+    fast = replace(EXACT, exact=False, kv_precision=precision)
+    compiled = compile_for(build_chain(tiny_model, read_manifest(tiny_model), 0, 5).model, 3, fast).compiled
+    request = compiled.create_infer_request()
+
+    def infer(ids: list[list[int]], past: int, beams: list[int]) -> NDArray[np.float32]:
+        tokens = len(ids[0])
+        request.infer(
+            {
+                "input_ids": np.array(ids, np.int64),
+                "attention_mask": np.ones((2, past + tokens), np.int64),
+                "position_ids": np.tile(np.arange(past, past + tokens), (2, 1)),
+                "beam_idx": np.array(beams, np.int32),
+                "logits_indices": np.array([tokens - 1, 2 * tokens - 1], np.int64),
+            }
+        )
+        return np.array(request.get_output_tensor(0).data)
+
+    first, second = [5, 17, 60], [80, 2, 33]
+    infer([first, second], 0, [0, 1])
+    kept = infer([[7], [7]], 3, [0, 1])
+    request.reset_state()
+    infer([second, first], 0, [0, 1])
+    swapped = infer([[7], [7]], 3, [1, 0])
+    assert np.abs(kept[0] - kept[1]).max() > 0.5
+    np.testing.assert_allclose(swapped, kept, atol=1e-4)
 
 
 def test_pages_may_be_shared_between_sequences(

@@ -503,6 +503,22 @@ async def test_a_next_hop_that_does_not_answer_is_named(monkeypatch: pytest.Monk
             assert (await ring.step(first_row())).outcomes
 
 
+async def test_a_next_stage_that_still_loads_is_named() -> None:
+    gate, manifest = threading.Event(), fake_manifest()
+
+    def load() -> FakeEngine:
+        assert gate.wait(DEADLINE)
+        return FakeEngine(3, 6)
+
+    async with (
+        start_stage(lambda: FakeEngine(0, 3), manifest=manifest, blocks=(0, 3)) as first,
+        start_stage(load, manifest=manifest, blocks=(3, 6), wait_ready=False) as last,
+    ):
+        name, words = await open_refusal(first, open_request([first, last], 0, 1))
+        gate.set()
+        assert (name, "is loading" in words) == ("StageNotReady", True)
+
+
 async def test_case_p3_neighbours_of_other_versions_or_models_refuse_each_other() -> None:
     manifest, other = fake_manifest(), fake_manifest(name="another")
     first = start_stage(lambda: FakeEngine(0, 3), manifest=manifest, blocks=(0, 3))

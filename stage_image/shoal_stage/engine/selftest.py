@@ -1,0 +1,76 @@
+"""A start-up test of what was loaded: does this device compute, remember and roll back as it should?
+
+Some drivers compute garbage without an error (openvino#38100). Each engine runs a handful of tokens as one row, again
+in two rows, and again after a rollback: the answers must agree. On devices other than the CPU the stage's first blocks
+are also compared with the CPU in f32. This warms the device up, too: its first shapes are compiled now.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ResourceError
+from shoal.wire.messages import Row, SamplingParams, SequenceStart
+from shoal_stage.engine.interface import Engine
+
+_TOKENS, _CUT = 8, 5
+_SEQ = 0
+_LEAST_COSINE = 0.97
+_START = SequenceStart(SamplingParams(temperature=0.0), _TOKENS)
+
+
+def check_memory(engine: Engine, *, first: bool) -> None:
+    """Raises ResourceError when chunks or a rollback give other answers than one whole row."""
+    whole = _outputs(engine, first)
+    _run(engine, first, 0, _CUT)
+    _compare(engine, "in two rows", whole[_CUT:], _run(engine, first, _CUT, _TOKENS))
+    _run(engine, first, 2, _CUT, other=True)
+    _compare(engine, "after a rollback", whole[2:], _run(engine, first, 2, _TOKENS))
+    engine.release((_SEQ,))
+
+
+def check_against(engine: Engine, reference: Engine, *, first: bool) -> None:
+    """Raises ResourceError when `engine` computes something else than `reference`, which holds the same blocks."""
+    expected = _outputs(reference, first)
+    reference.release((_SEQ,))
+    _compare(engine, "compared with the CPU", expected, _outputs(engine, first))
+    engine.release((_SEQ,))
+
+
+def _outputs(engine: Engine, first: bool) -> NDArray[np.float32]:
+    return _run(engine, first, 0, _TOKENS)
+
+
+def _run(engine: Engine, first: bool, start: int, end: int, *, other: bool = False) -> NDArray[np.float32]:
+    info = engine.info
+    rng = np.random.default_rng(int(other))
+    ids = rng.integers(0, info.vocab_size, _TOKENS)[start:end]
+    hidden = rng.normal(0, 1, (_TOKENS, info.hidden_size)).astype(np.float32)[start:end]
+    # Nothing is known, so that the last stage gives logits for every position.
+    row = Row(
+        seq=_SEQ,
+        version=0,
+        past_len=start,
+        tokens=tuple(int(token) for token in ids),
+        known=0,
+        sample=True,
+        slot=0,
+        blocks=(0,),
+        start=_START if start == 0 else None,
+    )
+    return engine.run((row,), None if first else hidden).copy()
+
+
+def _compare(engine: Engine, how: str, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+    where = f"device {engine.info.device}"
+    if not np.isfinite(found).all():
+        raise ResourceError(f"{where} fails its self-test: it computes values that are no numbers; update its driver")
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosine = float(((a * b).sum(axis=1) / np.maximum(norms, 1e-30)).min())
+    if cosine < _LEAST_COSINE:
+        raise ResourceError(
+            f"{where} fails its self-test: the same tokens {how} give another answer "
+            f"(cosine {cosine:.3f}, {_LEAST_COSINE} is due); update its driver or choose another device"
+        )
