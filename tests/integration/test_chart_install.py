@@ -236,7 +236,6 @@ def allowed(kubeconfig: Kubeconfig, namespace: str, verb: str, group: str, resou
 
 NEVER = [
     ("create", "", "pods/exec"),
-    ("get", "", "pods/log"),
     ("create", "", "pods"),
     ("delete", "", "secrets"),
     ("delete", "", "persistentvolumeclaims"),

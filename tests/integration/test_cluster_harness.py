@@ -79,7 +79,7 @@ def test_a_service_account_has_its_own_rights_only(admin, namespace, audit, tmp_
 
 def test_unknown_fields_are_refused(admin, namespace):
     with pytest.raises(Refused, match=r"unknown field .*dataa"):
-        admin.apply(config_map("typo") | {"dataa": {}}, namespace=namespace)
+        admin.create(config_map("typo") | {"dataa": {}}, namespace=namespace)
 
 
 def test_owned_objects_go_with_their_owner(admin, namespace):
@@ -113,9 +113,11 @@ def test_pods_are_scheduled_by_memory_and_device(admin, namespace, nodes):
 
 
 def test_pods_leave_a_lost_node_when_their_toleration_ends(admin, namespace, nodes):
-    (name,) = nodes.add_lunar_lake("8Gi")
+    # A second node that stays: where all nodes are gone, the cluster takes itself for the one that is cut off.
+    name, _ = nodes.add_lunar_lake("8Gi", "1Gi")
     unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
-    admin.create(pod("stage", tolerations=[unreachable | {"tolerationSeconds": 1}]), namespace=namespace)
+    manifest = pod("stage", limits={"memory": "2Gi"}, tolerations=[unreachable | {"tolerationSeconds": 1}])
+    admin.create(manifest, namespace=namespace)
     assert node_of(admin, namespace, "stage") == name
     nodes.lose(name)
     wait_until(

@@ -1,6 +1,6 @@
 {{/*
 The operator's rights, exactly the verbs that it uses: objects come through lists and watches, change by server-side
-apply (a patch, and a create when the object is new), and go by delete. What runs inside pods is out of its reach.
+apply (a patch, and a create when the object is new), and go by delete. It starts no pod of its own and enters none.
 */}}
 
 {{/* In every namespace that is served. */}}

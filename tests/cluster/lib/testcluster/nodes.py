@@ -100,7 +100,8 @@ class Nodes:
         wait_until(tainted, what=f"node {name} with the taints of Ready={status}", deadline_s=_DEADLINE_S)
 
     def lose(self, name: str) -> None:
-        """The PC is switched off or its network is gone."""
+        """The PC is switched off or its network is gone. Its pods are evicted when their tolerations end, unless every
+        node is lost: then the cluster takes itself for the one that is cut off."""
         self.set_ready(name, "Unknown")
 
     def cordon(self, name: str, *, cordoned: bool = True) -> None:
