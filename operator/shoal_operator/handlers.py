@@ -41,9 +41,15 @@ class Running:
 
 def register(registry: kopf.OperatorRegistry) -> None:
     """Hand the handlers to kopf."""
+    kopf.on.login(registry=registry)(login)
     kopf.on.startup(registry=registry)(start)
     kopf.on.cleanup(registry=registry)(end)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(event)
+
+
+def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    """The same credentials as the operator's own client: the pod's ServiceAccount, else the kubeconfig."""
+    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 
 
 async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
