@@ -83,7 +83,7 @@ clean: ## remove caches and build output; models stay in ~/.cache/shoal
 
 # A stamp is newer than the lock when the environment holds what the lock says. Running needs less than developing.
 .venv/.synced-run: uv.lock pyproject.toml $(UV)
-	$(say) "installing shoal and its libraries into .venv (the first time: some 500 MB)"
+	$(say) "installing shoal and its libraries into .venv (the first time: some 350 MB)"
 	@$(UV_SYNC) --python $(PYTHON) --extra cli --no-default-groups --inexact
 	@touch $@
 
