@@ -125,7 +125,7 @@ def test_every_engine_and_split_gives_the_same_tokens(
 def test_a_split_does_not_change_a_bit_of_the_logits(
     pipelines: dict[tuple[EngineKind, tuple[int, ...]], Stages], kind: EngineKind, split: tuple[int, ...]
 ) -> None:
-    """Tokens hide differences until a sampled one lies near a border: an operation fused in one split only shows here."""
+    """Tokens hide a difference until one lies near a border: an operation fused in one split only shows here."""
     ids = [(31 * number) % 97 for number in range(60)]
     for past_len, count in ((0, 3), (3, 1), (4, 40), (44, 1), (45, 15)):
         part = row(0, past_len, ids[past_len : past_len + count])
