@@ -340,6 +340,22 @@ async def test_credits_bound_the_frames_in_flight() -> None:
         gate.set()
 
 
+async def test_an_epoch_that_ends_before_its_release_was_run_leaves_nothing() -> None:
+    """The release is accepted, but the epoch is over when the compute thread gets to it."""
+    gate = threading.Event()
+    async with waiting_pipeline(gate) as handles, open_ring(handles) as ring:
+        await ring.send(Step((first_row(),)))
+        await ring.send(Release((1,)))
+        await ring.send(Step((first_row(2),)))
+        await until(lambda: handles[0].stage.session(1).inside == 3)
+        async with open_ring(handles, epoch=2) as again:
+            gate.set()
+            await again.send(Heartbeat(5))
+            assert (await again.result()).heartbeat == 5
+            assert handles[0].engine.live == frozenset()
+            assert handles[0].engine.steps == 1
+
+
 async def test_a_reader_that_is_slow_stops_the_flow_instead_of_filling_memory() -> None:
     """Nobody reads the results: the stage grants no more than the window."""
     async with fake_pipeline(2) as handles, stub_of(handles[0]) as stub:
