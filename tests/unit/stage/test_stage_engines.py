@@ -328,6 +328,13 @@ def test_a_slot_that_is_full_says_so(tiny_model: Path) -> None:
         engine.run((row(0, 0, [1] * 90),), None)
 
 
+def test_stages_on_one_machine_are_not_pinned_to_the_same_core(tiny_model: Path) -> None:
+    chain = build_chain(tiny_model, read_manifest(tiny_model), 0, 2)
+    compiled = compile_for(chain.model, 1, EXACT).compiled
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
+
+
 def test_a_device_that_is_missing_is_refused_without_falling_back(tiny_model: Path) -> None:
     gone = replace(EXACT, device=Device.NPU)
     with pytest.raises(ResourceError, match="no device NPU"):
