@@ -44,7 +44,7 @@ test: test-unit ## run the unit tests, then the integration tests
 .PHONY: test-unit
 test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)
 	$(say) "unit tests: no network, no model"
-	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses auto --dist loadfile $(ARGS)
 
 .PHONY: test-all
 test-all: .venv/.synced-dev ## run every test, the slow ones too
