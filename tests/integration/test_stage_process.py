@@ -197,7 +197,7 @@ async def test_a_stage_dies_with_the_process_that_started_it(common: tuple[str, 
 async def test_a_damaged_cache_is_rebuilt(common: tuple[str, ...], tmp_path: Path) -> None:
     """OpenVINO's cache may be cut short by a power cut: it must cost a compilation, not the stage."""
     for _ in range(2):
-        async with serve(*common, f"--cache-dir={tmp_path}") as stage:
+        async with serve(*common, "--engine=stateful", f"--cache-dir={tmp_path}") as stage:
             await stage.event()
             assert (await stage.event())["event"] == "ready"
             stage.process.terminate()
