@@ -105,5 +105,5 @@ async def open_refusal(stage: StageHandle, request: OpenRequest) -> tuple[str, s
 
 
 def _reason(error: grpc.aio.AioRpcError) -> tuple[str, str]:
-    name = next((str(value) for key, value in error.trailing_metadata() or () if key == ERROR_KEY), "")
-    return name, error.details() or ""
+    trailing: Any = error.trailing_metadata() or ()
+    return dict(trailing).get(ERROR_KEY, ""), error.details() or ""
