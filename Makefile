@@ -44,7 +44,7 @@ test: test-unit ## run the unit tests, then the integration tests
 .PHONY: test-unit
 test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)
 	$(say) "unit tests: no network, no model"
-	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses auto --dist loadfile $(ARGS)
 
 .PHONY: test-all
 test-all: .venv/.synced-dev ## run every test, the slow ones too
@@ -90,7 +90,7 @@ clean: ## remove caches and build output; models stay in ~/.cache/shoal
 
 # A stamp is newer than the lock when the environment holds what the lock says. Running needs less than developing.
 .venv/.synced-run: uv.lock pyproject.toml $(UV)
-	$(say) "installing shoal and its libraries into .venv (the first time: some 500 MB)"
+	$(say) "installing shoal and its libraries into .venv (the first time: some 350 MB)"
 	@$(UV_SYNC) --python $(PYTHON) --extra cli --no-default-groups --inexact
 	@touch $@
 

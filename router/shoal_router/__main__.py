@@ -9,14 +9,12 @@ right (stages that still load, a plan without addresses yet) does not: the API a
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shoal.errors import PlanError, ResourceError, ShoalError
+from shoal.errors import PlanError, ShoalError
+from shoal.parent import die_with_parent
 from shoal_router.api.app import create_app
 from shoal_router.logs import log_to_stderr
 from shoal_router.pipeline.opener import RingOpener
@@ -25,8 +23,6 @@ from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import load_text_model
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +76,6 @@ def run(settings: RouterSettings) -> None:
         served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
     )
     asyncio.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, however that ends (prctl(2), Linux only)."""
-    # Whoever starts us may say its process id: it may have ended before we come to ask the kernel.
-    parent = os.environ.get("SHOAL_STARTED_BY", str(os.getppid()))
-    if not sys.platform.startswith("linux"):
-        raise ResourceError("--die-with-parent needs Linux")
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise ResourceError(f"--die-with-parent: {os.strerror(ctypes.get_errno())}")
-    if str(os.getppid()) != parent:
-        raise ResourceError("the process that started this router has ended")
 
 
 if __name__ == "__main__":

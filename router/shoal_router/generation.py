@@ -12,7 +12,7 @@ stops iterating, or closes the iterator, cancels the generation: every stage the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -109,7 +109,7 @@ class GeneratorStatus:
 class Generator(Protocol):
     """Turns requests into tokens."""
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[TokenDelta]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenDelta, None]:
         """Queue the request and yield its tokens; closing the iterator cancels it.
 
         Raises ContextLengthExceeded, QueueFull or PipelineUnavailable before the first delta, GenerationFailed later.

@@ -152,11 +152,7 @@ async def test_a_block_whose_bytes_changed_is_refused(model: Path, tmp_path: Pat
     ("options", "code", "words"),
     [
         (["--blocks=0:99"], 2, "blocks 0:99 do not exist"),
-        (["--blocks=5:2"], 2, "not a range"),
         (["--blocks=0:2", "--device=NPU"], 5, "no device NPU"),
-        (["--blocks=0:2", "--exact", "--kv-precision=u8"], 2, "f32"),
-        (["--blocks=0:2", "--streams=0"], 2, "--streams: 0 is not a count"),
-        (["--blocks=0:2", "--listen=nowhere"], 2, "HOST:PORT"),
         (["--blocks=0:2", "--surprise"], 2, "--surprise"),
     ],
 )
@@ -201,7 +197,7 @@ async def test_a_stage_dies_with_the_process_that_started_it(common: tuple[str, 
 async def test_a_damaged_cache_is_rebuilt(common: tuple[str, ...], tmp_path: Path) -> None:
     """OpenVINO's cache may be cut short by a power cut: it must cost a compilation, not the stage."""
     for _ in range(2):
-        async with serve(*common, f"--cache-dir={tmp_path}") as stage:
+        async with serve(*common, "--engine=stateful", f"--cache-dir={tmp_path}") as stage:
             await stage.event()
             assert (await stage.event())["event"] == "ready"
             stage.process.terminate()

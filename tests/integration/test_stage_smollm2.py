@@ -6,18 +6,14 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 
-import grpc
 import pytest
 
 from shoal.manifest import Manifest, read_manifest
 from shoal.resource import load_sharded_model
-from shoal.wire.codec import decode_result, encode_frame, encode_open
-from shoal.wire.messages import DType, Frame, OpenRequest, Release, Row, RowOutcome, SamplingParams, SequenceStart, Step
-from shoal.wire.stage_pb2 import ResultsRequest
-from shoal.wire.stage_pb2_grpc import StageStub
+from shoal.wire.messages import Release, Row, RowOutcome, SamplingParams, SequenceStart
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.interface import Engine
@@ -25,6 +21,7 @@ from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.fake import start_stage
+from shoal_stage.server.fake_router import FakeRouter, open_ring
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 EXACT = EngineSettings(exact=True, sequences=6, max_context=256, threads=1)
@@ -72,19 +69,16 @@ class Stages:
 
 
 class Ring:
-    """Stages behind gRPC, fed by raw stubs."""
+    """Stages behind gRPC, fed by a router of few lines."""
 
-    def __init__(self, first: StageStub, last: StageStub) -> None:
-        self.run = first.Run()
-        self.results = last.Results(ResultsRequest(epoch=1))
-        self.numbers = count()
+    def __init__(self, router: FakeRouter) -> None:
+        self.router = router
 
     async def step(self, *rows: Row) -> tuple[RowOutcome, ...]:
-        await self.run.write(encode_frame(Frame(1, next(self.numbers), Step(rows))))
-        return decode_result(await asyncio.wait_for(self.results.read(), DEADLINE)).outcomes
+        return (await self.router.step(*rows)).outcomes
 
     async def release(self, *seqs: int) -> None:
-        await self.run.write(encode_frame(Frame(1, next(self.numbers), Release(seqs))))
+        await self.router.send(Release(seqs))
 
 
 def row(seq: int, past_len: int, tokens: Sequence[int], params: SamplingParams, drafts: int = 0) -> Row:
@@ -133,16 +127,7 @@ async def test_stages_over_grpc_equal_the_whole_model(
                 return open_engine(kind, model, manifest, start, end, EXACT)
 
             handles.append(await stack.enter_async_context(start_stage(load, manifest=manifest, blocks=(start, end))))
-        stubs = [
-            StageStub(await stack.enter_async_context(grpc.aio.insecure_channel(handle.address))) for handle in handles
-        ]
-        for index in reversed(range(len(handles))):
-            following = handles[index + 1].address if index + 1 < len(handles) else ""
-            request = OpenRequest(
-                1, index, len(handles), manifest.digest, *handles[index].blocks, following, DType.F32, 1 << 20
-            )
-            await stubs[index].Open(encode_open(request), timeout=DEADLINE)
-        ring = Ring(stubs[0], stubs[-1])
+        ring = Ring(await stack.enter_async_context(open_ring(handles)))
         assert await decode(ring, GREEDY) == expected["greedy"]
         assert await decode(ring, SAMPLED, seq=1) == expected["sampled"]
 

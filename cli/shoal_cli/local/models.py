@@ -108,14 +108,15 @@ def compile_source(
     name: str | None = None,
 ) -> Path:
     """Fetch and compile a checkpoint, with a progress bar on stderr; goes on where an interrupted one stopped."""
-    with progress().status(f"loading the compiler for {reference}"):
+    notes: list[str] = []
+    progress().print(f"fetching {reference}")
+    with progress().status("loading the compiler"):
         from shoal_stage.compile import CompileOptions, compile_model, resolve_source
         from shoal_stage.compile.progress import shown
-    notes: list[str] = []
-    progress().print(f"compiling {reference} to {precision}: {output}")
-    output.parent.mkdir(parents=True, exist_ok=True)
     with shown() as report:
         resolved = resolve_source(reference, checkpoints_dir(), sha256, report)
+        progress().print(f"compiling {resolved.path.name} to {precision}: {output}")
+        output.parent.mkdir(parents=True, exist_ok=True)
         directory = compile_model(resolved, output, CompileOptions(precision, group_size, name), report, notes.append)
     for note in notes:
         progress().print(f"note: {note}")

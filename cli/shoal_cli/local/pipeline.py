@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from shoal.parent import STARTER
 from shoal.plan.document import Plan, StagePlan
 from shoal_cli.local.process import ManagedProcess
 from shoal_cli.local.restarts import RestartBudget
@@ -65,7 +66,7 @@ class LocalPipeline:
         self._load_deadline = load_deadline
         self._slots: list[_Slot] = []
         # With their starter's id the processes can tell that it ended before they could ask the kernel to be told.
-        self._env = {**os.environ, "SHOAL_STARTED_BY": str(os.getpid())}
+        self._env = {**os.environ, STARTER: str(os.getpid())}
 
     async def __aenter__(self) -> LocalPipeline:
         return self

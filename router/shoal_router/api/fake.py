@@ -7,7 +7,7 @@ each sequence until the event is set, so that a test can act in the middle of an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from shoal.wire.messages import StageTiming, TokenLogprob
@@ -41,7 +41,7 @@ class FakeGenerator:
     cancelled: list[str] = field(default_factory=list)
     running: int = 0
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenDelta, None]:
         """The script's ids, up to a stop id or `max_tokens`."""
         self.requests.append(request)
         if self.fails_at_start is not None:
@@ -61,7 +61,7 @@ class FakeGenerator:
             if not finished:
                 self.cancelled.append(request.request_id)
 
-    async def _recite(self, request: GenerationRequest, limit: int) -> AsyncIterator[TokenDelta]:
+    async def _recite(self, request: GenerationRequest, limit: int) -> AsyncGenerator[TokenDelta, None]:
         ids = list(self.script(request))[:limit]
         stop = next((at for at, token_id in enumerate(ids) if token_id in request.stop_token_ids), None)
         if stop is not None:

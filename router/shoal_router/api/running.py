@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
-from shoal_router.generation import FinishReason, GenerationFailed, GenerationRequest, Generator, TokenDelta
+from shoal_router.generation import FinishReason, GenerationFailed, GenerationRequest, Generator
 from shoal_router.text.answer import AnswerText, Piece
 
 
@@ -107,8 +107,7 @@ class RunningChoices:
             self._events.put_nowait(error)
 
     async def _generate(self, choice: Choice, request: GenerationRequest) -> None:
-        # The contract says iterator; every generator of ours is an async generator, and closing it is the cancel.
-        deltas = cast("AsyncGenerator[TokenDelta, None]", self.generator.generate(request))
+        deltas = self.generator.generate(request)
         async with aclosing(deltas):
             async for delta in deltas:
                 piece = choice.answer.push(delta)

@@ -19,12 +19,12 @@ from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
 from shoal.wire.messages import DType, OpenRequest, StageDescription
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
+from shoal.wire.transport import channel_options
 from shoal_router.pipeline.fit import check_fit, next_epoch
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
 from shoal_router.pipeline.readiness import PlanChanged, Readiness
 from shoal_router.pipeline.ring import RingPipeline, RingTimes, close_channels
-from shoal_router.pipeline.transport import channel_options
 
 _OPEN_SECONDS = 10.0
 _BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2}

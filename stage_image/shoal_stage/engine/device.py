@@ -28,17 +28,23 @@ class OnDevice:
 
 
 def properties(settings: EngineSettings) -> dict[str, Any]:
-    """What OpenVINO is told.
+    """What OpenVINO is told; a device refuses properties that it does not know.
 
     Exact mode: f32 inference and KV, no dynamic quantisation of activations, whose scales depend on the batch.
+    Pinning is off: OpenVINO pins from the first core on in every process, so that two stages on one machine would
+    share one core and leave the other idle. Who wants a stage on certain cores starts it with taskset.
     """
-    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "KV_CACHE_PRECISION": settings.kv.value}
-    if settings.exact:
-        chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-    if settings.threads is not None:
-        chosen["INFERENCE_NUM_THREADS"] = settings.threads
+    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if settings.cache_dir is not None:
         chosen["CACHE_DIR"] = str(settings.cache_dir)
+    if settings.device is not Device.NPU:
+        chosen["KV_CACHE_PRECISION"] = settings.kv.value
+        if settings.exact:
+            chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+    if settings.device is Device.CPU:
+        chosen["ENABLE_CPU_PINNING"] = False
+        if settings.threads is not None:
+            chosen["INFERENCE_NUM_THREADS"] = settings.threads
     return chosen
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -36,7 +36,8 @@ Outgoing = FrameMessage | ResultMessage | None
 class Work:
     """One epoch as the compute thread sees it. `over` is set by the event loop; its frames are dropped from then on.
 
-    `send_us` is what the outlet last measured; it is only reported, so a torn read does no harm.
+    `seqs` are the sequences that hold memory for this epoch: the compute thread's own, since what the event loop
+    accepted (a release, say) may have been dropped. `send_us` is what the outlet last measured, only to be reported.
     """
 
     epoch: int
@@ -45,6 +46,7 @@ class Work:
     sampler: Sampler | None
     over: bool = False
     send_us: int = 0
+    seqs: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Free:
-    seqs: tuple[int, ...]
+    work: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,9 @@ class ComputeThread:
         """Queue an accepted frame; `message` is what it was decoded from, and goes on to the next hop."""
         self._inbox.put(_Run(work, frame, message, time.perf_counter()))
 
-    def free(self, seqs: tuple[int, ...]) -> None:
-        """Queue the release of what an epoch that is over still holds."""
-        self._inbox.put(_Free(seqs))
+    def free(self, work: Work) -> None:
+        """Queue the release of all that an epoch that is over still holds."""
+        self._inbox.put(_Free(work))
 
     async def settled(self, timeout: float) -> None:
         """Wait until everything queued so far is done or dropped; give up after `timeout` seconds."""
@@ -166,7 +168,8 @@ class ComputeThread:
         ended = time.perf_counter()
         while (job := self._inbox.get()) is not None and not self._stopping:
             if isinstance(job, _Free):
-                engine.release(job.seqs)
+                engine.release(tuple(job.work.seqs))
+                job.work.seqs.clear()
             elif isinstance(job, _Mark):
                 self._tell(job.reached.set)
             elif not job.work.over:
@@ -189,6 +192,7 @@ class ComputeThread:
         body = frame.body
         if isinstance(body, Release):
             engine.release(body.seqs)
+            work.seqs.difference_update(body.seqs)
             if work.sampler is not None:
                 work.sampler.release(body.seqs)
                 return None
@@ -197,6 +201,7 @@ class ComputeThread:
             if work.sampler is None:
                 return job.message
             return encode_result(StepResult(epoch=frame.epoch, number=frame.number, heartbeat=body.nonce))
+        work.seqs.update(row.seq for row in body.rows)
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
         timing = StageTiming(

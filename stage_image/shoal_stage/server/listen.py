@@ -14,11 +14,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
+from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.refusals import Refusals
 from shoal_stage.server.service import StageService
 from shoal_stage.server.stage import Patience, Stage
-from shoal_stage.server.transport import server_options
 
 SERVICE = "shoal.stage.v1.Stage"
 

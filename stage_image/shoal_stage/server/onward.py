@@ -19,8 +19,8 @@ from shoal.wire.errors import DigestMismatch, StageNotReady, StageUnreachable, W
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
+from shoal.wire.transport import channel_options
 from shoal_stage.server.compute import Outgoing
-from shoal_stage.server.transport import channel_options
 
 CONNECT_SECONDS = 5.0
 

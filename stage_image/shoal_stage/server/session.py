@@ -77,7 +77,7 @@ class Session:
             return
         self.error = error
         self.work.over = True
-        self._compute.free(self.place.live)
+        self._compute.free(self.work)
         self.ended.set()
 
     async def credits(self, write: Callable[[Credit], Awaitable[None]]) -> None:

@@ -26,6 +26,7 @@ from shoal_stage.server.place import Held, check_open
 from shoal_stage.server.session import WINDOW, Session, session_of
 
 FLUSH_SECONDS = 2.0
+_GONE_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -168,8 +169,9 @@ class Stage:
             await self._compute.settled(self._patience.drain)
             await session.flushed(FLUSH_SECONDS)
             session.end(StageNotReady("stage is stopping"))
-        # A load cannot be interrupted, and nobody waits for what it would give.
-        stopped = await self._compute.stop(0.0 if self._held is None else self._patience.drain)
+        # A load cannot be interrupted, and a hung step will not end: nobody waits for either.
+        waits = self._held is not None and self.failure is None
+        stopped = await self._compute.stop(self._patience.drain if waits else _GONE_SECONDS)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -55,12 +55,12 @@ def node_of(name: str, free_gib: float = 16, *devices: Device, **more: object) -
 
 NODES = st.lists(
     st.tuples(
-        st.floats(0.5, 12),
+        st.floats(0.5, 24),
         st.sampled_from([(Device.GPU, Device.CPU), (Device.CPU,), (Device.NPU,)]),
         st.sampled_from([0.5, 1.0, 2.0]),
         st.none() | st.floats(0.5, 8),
     ),
-    min_size=1,
+    min_size=2,
     max_size=7,
 ).map(
     lambda rows: [
@@ -74,12 +74,12 @@ NODES = st.lists(
         for at, (free, devices, speed, cap) in enumerate(rows)
     ]
 )
-MODELS = st.builds(model_of, layers=st.integers(1, 16), layer_mib=st.integers(20, 900), end_mib=st.integers(10, 700))
+MODELS = st.builds(model_of, layers=st.integers(1, 16), layer_mib=st.integers(20, 600), end_mib=st.integers(10, 500))
 SPECS = st.builds(
     PlanSpec,
     devices=st.just((Device.GPU, Device.CPU)),
-    replicas=st.integers(1, 2),
-    stage_count=st.none() | st.integers(1, 5),
+    replicas=st.sampled_from([1, 1, 2]),
+    stage_count=st.none() | st.integers(1, 3),
     max_memory_fraction=st.floats(0.3, 0.95),
     spare_nodes=st.integers(0, 2),
     streams=st.integers(1, 16),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.manifest import ModelShape, Precision
+from shoal.manifest import ModelShape
 from shoal.plan import Device, ModelFacts, NodeFacts, make_plan, split_machine
 from shoal.plan.devices import GIB, MIB
-from shoal.plan.estimate import bytes_per_weight, compile_memory_estimate
+from shoal.plan.estimate import compile_memory_estimate
 from shoal.resource import load_nodes, load_sharded_model, node_facts_of, plan_spec_of
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -19,7 +19,7 @@ def llama_of(layers: int, hidden: int, heads: int, intermediate: int) -> ModelFa
     """The shape of a Llama 3.1 model in INT4, with its tables in INT8."""
     head_size, kv_heads, vocabulary = 128, 8, 128256
     weights = hidden * head_size * 2 * (heads + kv_heads) + 3 * hidden * intermediate
-    layer = int(weights * bytes_per_weight(Precision.INT4))
+    layer = int(weights * (0.5 + 2 / 128))  # a 16-bit scale for 128 columns
     table = vocabulary * hidden
     return ModelFacts(
         shape=ModelShape(
@@ -89,13 +89,11 @@ def test_llama_8b_is_planned_over_five_lunar_lake_pcs() -> None:
     assert plan.fits_one_node
 
 
-@pytest.mark.parametrize(("model", "measured"), [(LLAMA_8B, 1.1e9), (LLAMA_70B, 4.0e9)])
+@pytest.mark.parametrize(("model", "measured"), [(LLAMA_8B, 0.82e9), (LLAMA_70B, 1.22e9)])
 def test_the_compilers_memory_is_estimated_from_its_largest_block(model: ModelFacts, measured: float) -> None:
-    """Measured peaks of one layer; the tables of the 8B model are larger than its layers, and count."""
-    layers_only = ModelFacts(model.shape, 0, model.layer_bytes, 0, model.largest_tensors)
-    assert compile_memory_estimate(layers_only, Precision.INT4) == pytest.approx(measured, rel=0.25)
-    assert compile_memory_estimate(model, Precision.INT4) > compile_memory_estimate(layers_only, Precision.INT4)
-    # Another 60 layers of the same size change nothing.
+    """Never below the measured peak, and not far above it."""
+    assert measured <= compile_memory_estimate(model) <= 1.3 * measured
+    # Another layer of the same size changes nothing.
     deeper = ModelFacts(
         model.shape.model_copy(update={"layers": model.shape.layers + 1}),
         model.embed_bytes,
@@ -103,4 +101,4 @@ def test_the_compilers_memory_is_estimated_from_its_largest_block(model: ModelFa
         model.head_bytes,
         (*model.largest_tensors, 0),
     )
-    assert compile_memory_estimate(deeper, Precision.INT4) == compile_memory_estimate(model, Precision.INT4)
+    assert compile_memory_estimate(deeper) == compile_memory_estimate(model)

@@ -125,7 +125,7 @@ def test_every_engine_and_split_gives_the_same_tokens(
 def test_a_split_does_not_change_a_bit_of_the_logits(
     pipelines: dict[tuple[EngineKind, tuple[int, ...]], Stages], kind: EngineKind, split: tuple[int, ...]
 ) -> None:
-    """Tokens hide differences until a sampled one lies near a border: an operation fused in one split only shows here."""
+    """Tokens hide a difference until one lies near a border: an operation fused in one split only shows here."""
     ids = [(31 * number) % 97 for number in range(60)]
     for past_len, count in ((0, 3), (3, 1), (4, 40), (44, 1), (45, 15)):
         part = row(0, past_len, ids[past_len : past_len + count])
@@ -326,6 +326,13 @@ def test_a_slot_that_is_full_says_so(tiny_model: Path) -> None:
     engine = open_engine(EngineKind.STATEFUL, tiny_model, read_manifest(tiny_model), 0, 5, tight)
     with closing(engine), pytest.raises(StageExhausted, match="holds"):
         engine.run((row(0, 0, [1] * 90),), None)
+
+
+def test_stages_on_one_machine_are_not_pinned_to_the_same_core(tiny_model: Path) -> None:
+    chain = build_chain(tiny_model, read_manifest(tiny_model), 0, 2)
+    compiled = compile_for(chain.model, 1, EXACT).compiled
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
 
 def test_a_device_that_is_missing_is_refused_without_falling_back(tiny_model: Path) -> None:

@@ -1,9 +1,8 @@
-"""The stage server over real gRPC on fake engines: the ring, the order, the refusals, the end."""
+"""The stage server over real gRPC on fake engines: the ring, the order, the credits, the refusals."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,28 +15,24 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.errors import ResourceError, UsageError
 from shoal.wire import stage_pb2 as pb
-from shoal.wire.codec import decode_description, decode_result, encode_frame, encode_open
-from shoal.wire.errors import ERROR_KEY, StageExhausted
+from shoal.wire.codec import encode_frame, encode_open
 from shoal.wire.messages import (
-    DType,
     Frame,
     Heartbeat,
-    OpenRequest,
     Release,
     Row,
     SamplingParams,
     SequenceStart,
     StageState,
     Step,
-    StepResult,
 )
-from shoal.wire.stage_pb2 import DescribeRequest, ResultsRequest
+from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
-from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
-from shoal_stage.server.fake import StageHandle, fake_pipeline, start_stage
-from shoal_stage.server.listen import SERVICE, parse_address
+from shoal_stage.engine.fake import greedy_text
+from shoal_stage.server.fake import StageHandle, fake_pipeline
+from shoal_stage.server.fake_router import FakeRouter, open_refusal, open_request, open_ring, refusal, stub_of
+from shoal_stage.server.listen import SERVICE
 from shoal_stage.server.session import WINDOW
 from shoal_stage.server.stage import Patience
 
@@ -45,59 +40,7 @@ GREEDY = SamplingParams(temperature=0.0)
 DEADLINE = 10.0
 
 
-def open_request(stages: Sequence[StageHandle], index: int, epoch: int, **changes: object) -> OpenRequest:
-    stage = stages[index]
-    fields: dict[str, object] = {
-        "epoch": epoch,
-        "stage_index": index,
-        "stages": len(stages),
-        "model_digest": stage.manifest.digest,
-        "block_start": stage.blocks[0],
-        "block_end": stage.blocks[1],
-        "next_address": stages[index + 1].address if index + 1 < len(stages) else "",
-        "hidden_dtype": DType.F32,
-        "max_frame_bytes": 1 << 20,
-    }
-    return OpenRequest(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-class Ring:
-    """A minimal router: raw stubs, one frame after the other."""
-
-    def __init__(self, first: StageStub, last: StageStub, epoch: int) -> None:
-        self.epoch = epoch
-        self.numbers = count()
-        self.run = first.Run()
-        self.results = last.Results(ResultsRequest(epoch=epoch))
-
-    async def send(self, body: Step | Release | Heartbeat, **changes: int) -> None:
-        fields = {"epoch": self.epoch, "number": next(self.numbers), **changes}
-        await self.run.write(encode_frame(Frame(fields["epoch"], fields["number"], body)))
-
-    async def result(self) -> StepResult:
-        return decode_result(await asyncio.wait_for(self.results.read(), DEADLINE))
-
-    async def step(self, *rows: Row) -> StepResult:
-        await self.send(Step(rows))
-        return await self.result()
-
-
-@asynccontextmanager
-async def stub_of(stage: StageHandle) -> AsyncIterator[StageStub]:
-    async with grpc.aio.insecure_channel(stage.address) as channel:
-        yield StageStub(channel)
-
-
-@asynccontextmanager
-async def open_ring(stages: Sequence[StageHandle], epoch: int = 1) -> AsyncIterator[Ring]:
-    async with stub_of(stages[0]) as first, stub_of(stages[-1]) as last:
-        for index in reversed(range(len(stages))):
-            async with stub_of(stages[index]) as stub:
-                await stub.Open(encode_open(open_request(stages, index, epoch)), timeout=DEADLINE)
-        yield Ring(first, last, epoch)
-
-
-async def generate(ring: Ring, prompt: Sequence[int], total: int, *, seq: int = 1, blocks: int = 8) -> list[int]:
+async def generate(ring: FakeRouter, prompt: Sequence[int], total: int, *, seq: int = 1, blocks: int = 8) -> list[int]:
     table = tuple(range(seq * blocks, (seq + 1) * blocks))
     start = SequenceStart(GREEDY, len(prompt))
     row = Row(seq, 0, 0, tuple(prompt), len(prompt), True, slot=seq, blocks=table, start=start)
@@ -108,28 +51,6 @@ async def generate(ring: Ring, prompt: Sequence[int], total: int, *, seq: int = 
         if len(ids) >= len(prompt) + total:
             return ids[len(prompt) :]
         row = Row(seq, 0, len(ids) - 1, (ids[-1],), 1, True, slot=seq, blocks=table)
-
-
-@pytest.mark.parametrize("paged", [True, False])
-@pytest.mark.parametrize("stages", [1, 2, 3])
-async def test_a_ring_of_stages_gives_the_text_of_plain_decoding(stages: int, paged: bool) -> None:
-    async with fake_pipeline(stages, paged=paged) as handles, open_ring(handles) as ring:
-        assert await generate(ring, [5, 6, 7], 12) == greedy_text([5, 6, 7], 12)
-        await ring.send(Release((1,)))
-        await ring.send(Heartbeat(77))
-        assert (await ring.result()).heartbeat == 77
-        assert [handle.engine.live for handle in handles] == [frozenset()] * stages
-
-
-async def refusal(call: grpc.aio.StreamStreamCall) -> tuple[str, str]:
-    """The class name and text with which the stage ended the stream."""
-    try:
-        async with asyncio.timeout(DEADLINE):
-            while await call.read() is not grpc.aio.EOF:
-                pass
-    except grpc.aio.AioRpcError as error:
-        return dict(error.trailing_metadata())[ERROR_KEY], error.details() or ""
-    raise AssertionError(f"the stream ended without an error: {await call.code()}")
 
 
 def first_row(seq: int = 1, **changes: object) -> Row:
@@ -147,6 +68,12 @@ def first_row(seq: int = 1, **changes: object) -> Row:
     return Row(**{**fields, **changes})  # type: ignore[arg-type]
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens on the compute thread
+            await asyncio.sleep(0.005)
+
+
 async def health_of(stage: StageHandle) -> str:
     async with grpc.aio.insecure_channel(stage.address) as channel:
         reply = await health_pb2_grpc.HealthStub(channel).Check(
@@ -155,17 +82,29 @@ async def health_of(stage: StageHandle) -> str:
         return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on the compute thread
-            await asyncio.sleep(0.005)
+@asynccontextmanager
+async def waiting_pipeline(gate: threading.Event, patience: Patience | None = None) -> AsyncIterator[list[StageHandle]]:
+    """One stage whose steps wait until the gate is set, at the latest when the test ends."""
+
+    def on_run(stage: int, rows: Sequence[Row]) -> None:
+        gate.wait(DEADLINE)
+
+    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles:
+        try:
+            yield handles
+        finally:
+            gate.set()
 
 
-async def open_refusal(stage: StageHandle, request: OpenRequest) -> tuple[str, str]:
-    async with stub_of(stage) as stub:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Open(encode_open(request), timeout=DEADLINE)
-    return dict(caught.value.trailing_metadata())[ERROR_KEY], caught.value.details() or ""
+@pytest.mark.parametrize("paged", [True, False])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+async def test_a_ring_of_stages_gives_the_text_of_plain_decoding(stages: int, paged: bool) -> None:
+    async with fake_pipeline(stages, paged=paged) as handles, open_ring(handles) as ring:
+        assert await generate(ring, [5, 6, 7], 12) == greedy_text([5, 6, 7], 12)
+        await ring.send(Release((1,)))
+        await ring.send(Heartbeat(77))
+        assert (await ring.result()).heartbeat == 77
+        assert [handle.engine.live for handle in handles] == [frozenset()] * stages
 
 
 async def test_batched_sequences_have_their_solo_texts() -> None:
@@ -230,7 +169,7 @@ async def test_case_23_frames_of_an_epoch_that_is_over_are_refused() -> None:
             assert (await refusal(old.run))[0] == "StaleEpoch"
             assert (await refusal(old.results))[0] == "StaleEpoch"
             await until(lambda: not handles[0].engine.live and not handles[1].engine.live)
-            late = Ring(new_stub := StageStub(grpc.aio.insecure_channel(handles[0].address)), new_stub, 1)
+            late = FakeRouter(new_stub := StageStub(grpc.aio.insecure_channel(handles[0].address)), new_stub, 1)
             await late.send(Step((first_row(2),)))
             name, words = await refusal(late.run)
             assert name == "StaleEpoch"
@@ -301,7 +240,7 @@ async def test_bytes_that_are_no_frame_are_refused() -> None:
 async def test_an_epoch_has_one_upstream_and_one_reader() -> None:
     async with fake_pipeline(1) as handles, open_ring(handles) as ring, stub_of(handles[0]) as stub:
         await ring.step(first_row())
-        intruder = Ring(stub, stub, 1)
+        intruder = FakeRouter(stub, stub, 1)
         await intruder.send(Step((first_row(2),)), number=1)
         assert (await refusal(intruder.run))[0] == "WrongPlace"
         assert (await refusal(intruder.results))[0] == "WrongPlace"
@@ -311,20 +250,6 @@ async def test_an_epoch_has_one_upstream_and_one_reader() -> None:
 async def test_results_come_from_the_last_stage_only() -> None:
     async with fake_pipeline(2) as handles, open_ring(handles), stub_of(handles[0]) as stub:
         assert (await refusal(stub.Results(ResultsRequest(epoch=1))))[0] == "WrongPlace"
-
-
-@asynccontextmanager
-async def waiting_pipeline(gate: threading.Event, patience: Patience | None = None) -> AsyncIterator[list[StageHandle]]:
-    """One stage whose steps wait until the gate is set, at the latest when the test ends."""
-
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        gate.wait(DEADLINE)
-
-    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles:
-        try:
-            yield handles
-        finally:
-            gate.set()
 
 
 async def test_credits_bound_the_frames_in_flight() -> None:
@@ -338,6 +263,22 @@ async def test_credits_bound_the_frames_in_flight() -> None:
         name, words = await refusal(ring.run)
         assert (name, "without credit" in words) == ("InvalidFrame", True)
         gate.set()
+
+
+async def test_an_epoch_that_ends_before_its_release_was_run_leaves_nothing() -> None:
+    """The release is accepted, but the epoch is over when the compute thread gets to it."""
+    gate = threading.Event()
+    async with waiting_pipeline(gate) as handles, open_ring(handles) as ring:
+        await ring.send(Step((first_row(),)))
+        await ring.send(Release((1,)))
+        await ring.send(Step((first_row(2),)))
+        await until(lambda: handles[0].stage.session(1).inside == 3)
+        async with open_ring(handles, epoch=2) as again:
+            gate.set()
+            await again.send(Heartbeat(5))
+            assert (await again.result()).heartbeat == 5
+            assert handles[0].engine.live == frozenset()
+            assert handles[0].engine.steps == 1
 
 
 async def test_a_reader_that_is_slow_stops_the_flow_instead_of_filling_memory() -> None:
@@ -371,181 +312,3 @@ async def test_credits_come_back_for_a_long_run() -> None:
             credits -= 1
             await ring.send(Heartbeat(nonce))
             assert (await ring.result()).heartbeat == nonce
-
-
-async def test_health_follows_the_state_and_describe_answers_while_loading() -> None:
-    gate = threading.Event()
-
-    def load() -> FakeEngine:
-        assert gate.wait(DEADLINE)
-        return FakeEngine(0, 6)
-
-    manifest = fake_manifest()
-    async with start_stage(load, manifest=manifest, blocks=(0, 6), wait_ready=False) as stage:
-        try:
-            assert await health_of(stage) == "NOT_SERVING"
-            async with stub_of(stage) as stub:
-                said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
-            assert (said.state, said.capacity, said.model_digest) == (StageState.LOADING, None, manifest.digest)
-            request = open_request([stage], 0, 1)
-            name, words = await open_refusal(stage, request)
-            assert (name, "loading" in words) == ("StageNotReady", True)
-        finally:
-            gate.set()
-        await asyncio.wait_for(stage.stage.settled.wait(), DEADLINE)
-        assert await health_of(stage) == "SERVING"
-        async with stub_of(stage) as stub:
-            assert (await stub.Open(encode_open(request), timeout=DEADLINE)).credits == WINDOW
-            said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
-        assert said.capacity == stage.engine.capacity
-
-
-async def test_an_engine_that_cannot_load_fails_the_stage_with_its_reason() -> None:
-    def load() -> FakeEngine:
-        raise ResourceError("no device GPU")
-
-    async with start_stage(load, manifest=fake_manifest(), blocks=(0, 6)) as stage:
-        assert await health_of(stage) == "NOT_SERVING"
-        assert stage.stage.failed.is_set()
-        assert (stage.stage.describe().state, stage.stage.describe().detail) == (StageState.FAILED, "no device GPU")
-        assert await open_refusal(stage, open_request([stage], 0, 1)) == ("StageFailed", "stage failed: no device GPU")
-
-
-@pytest.mark.parametrize("killer", [RuntimeError("out of device memory"), SystemExit(), KeyboardInterrupt()])
-async def test_case_p1_a_stage_that_loses_its_compute_thread_says_so(killer: BaseException) -> None:
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        if stage == 1:
-            raise killer
-
-    async with fake_pipeline(2, on_run=on_run) as handles, open_ring(handles) as ring:
-        await ring.send(Step((first_row(),)))
-        name, words = await refusal(ring.results)
-        assert name == "StageFailed"
-        assert type(killer).__name__ in words
-        assert (await refusal(ring.run))[0] == "StageFailed"
-        assert handles[1].stage.failed.is_set()
-        assert await health_of(handles[1]) == "NOT_SERVING"
-        assert await health_of(handles[0]) == "SERVING"
-
-
-async def test_case_p1_a_step_that_hangs_fails_the_stage() -> None:
-    gate = threading.Event()
-    patience = Patience(step=0.2, drain=0.1)
-    async with waiting_pipeline(gate, patience) as handles, open_ring(handles) as ring:
-        await ring.send(Step((first_row(),)))
-        name, words = await refusal(ring.results)
-        assert (name, "hangs" in words) == ("StageFailed", True)
-        gate.set()
-
-
-async def test_an_engine_that_refuses_a_row_ends_the_epoch_but_not_the_stage() -> None:
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        if rows[0].seq == 13:
-            raise StageExhausted("no page left")
-
-    async with fake_pipeline(2, on_run=on_run) as handles, open_ring(handles) as ring:
-        await ring.send(Step((first_row(13, blocks=(1,)),)))
-        assert (await refusal(ring.run))[0] == "StageExhausted"
-        async with open_ring(handles, epoch=2) as again:
-            assert await generate(again, [5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
-
-
-async def test_a_lost_stage_is_reported_to_the_upstream() -> None:
-    async with fake_pipeline(3) as handles, open_ring(handles) as ring:
-        await ring.step(first_row())
-        await handles[1].kill()
-        name, words = await refusal(ring.run)
-        assert name == "StageUnreachable"
-        assert handles[1].address in words
-
-
-async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_stay() -> None:
-    patience = Patience(orphan=0.05)
-    async with fake_pipeline(2, patience=patience) as handles:
-        async with open_ring(handles) as ring:
-            await ring.step(first_row())
-            assert handles[1].engine.live == {1}
-        await until(lambda: not handles[0].engine.live and not handles[1].engine.live)
-        async with open_ring(handles, epoch=2) as ring:
-            assert await generate(ring, [5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
-
-
-async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand() -> None:
-    entered, gate = threading.Event(), threading.Event()
-
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        entered.set()
-        assert gate.wait(DEADLINE)
-
-    async with fake_pipeline(1, on_run=on_run) as handles, open_ring(handles) as ring:
-        await ring.send(Step((first_row(),)))
-        await ring.send(Step((first_row(2),)))
-        await until(entered.is_set)
-        stopping = asyncio.ensure_future(handles[0].server.stop())
-        await until(lambda: handles[0].stage.describe().state is StageState.DRAINING)
-        assert await health_of(handles[0]) == "NOT_SERVING"
-        gate.set()
-        assert [outcome.seq for outcome in (await ring.result()).outcomes] == [1]
-        assert (await refusal(ring.results))[0] == "StageNotReady"
-        assert await stopping is True
-        assert handles[0].engine.closed
-        assert handles[0].engine.steps == 1
-
-
-async def test_a_next_hop_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal_stage.server.onward.CONNECT_SECONDS", 0.3)
-    async with fake_pipeline(2) as handles:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            where = f"127.0.0.1:{silent.getsockname()[1]}"
-            name, words = await open_refusal(handles[0], open_request(handles, 0, 1, next_address=where))
-        assert (name, where in words) == ("StageUnreachable", True)
-        async with open_ring(handles, epoch=2) as ring:
-            assert (await ring.step(first_row())).outcomes
-
-
-async def test_a_next_stage_that_still_loads_is_named() -> None:
-    gate, manifest = threading.Event(), fake_manifest()
-
-    def load() -> FakeEngine:
-        assert gate.wait(DEADLINE)
-        return FakeEngine(3, 6)
-
-    async with (
-        start_stage(lambda: FakeEngine(0, 3), manifest=manifest, blocks=(0, 3)) as first,
-        start_stage(load, manifest=manifest, blocks=(3, 6), wait_ready=False) as last,
-    ):
-        name, words = await open_refusal(first, open_request([first, last], 0, 1))
-        gate.set()
-        assert (name, "is loading" in words) == ("StageNotReady", True)
-
-
-async def test_case_p3_neighbours_of_other_versions_or_models_refuse_each_other() -> None:
-    manifest, other = fake_manifest(), fake_manifest(name="another")
-    first = start_stage(lambda: FakeEngine(0, 3), manifest=manifest, blocks=(0, 3))
-    async with (
-        first as stage,
-        start_stage(lambda: FakeEngine(3, 6), manifest=manifest, blocks=(3, 6), versions={"shoal": "9"}) as newer,
-        start_stage(lambda: FakeEngine(3, 6), manifest=other, blocks=(3, 6)) as foreign,
-        start_stage(lambda: FakeEngine(2, 6), manifest=manifest, blocks=(2, 6)) as gap,
-    ):
-        for epoch, (following, name, words) in enumerate(
-            [(newer, "WrongPlace", "shoal 9"), (foreign, "DigestMismatch", "model"), (gap, "WrongPlace", "block 2")], 1
-        ):
-            found, reason = await open_refusal(stage, open_request([stage, following], 0, epoch))
-            assert found == name
-            assert words in reason
-
-
-async def test_a_port_in_use_is_one_clear_line() -> None:
-    async with fake_pipeline(1) as handles:
-        with pytest.raises(ResourceError, match="in use"):
-            async with start_stage(
-                lambda: FakeEngine(0, 6), manifest=fake_manifest(), blocks=(0, 6), listen=handles[0].address
-            ):
-                pass
-
-
-@pytest.mark.parametrize("listen", ["", "localhost", ":80", "1.2.3.4:x", "1.2.3.4:99999"])
-def test_an_address_that_is_none_is_refused(listen: str) -> None:
-    with pytest.raises(UsageError, match="HOST:PORT"):
-        parse_address(listen)

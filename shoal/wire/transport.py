@@ -1,4 +1,4 @@
-"""gRPC options of both sides of a hop: message sizes, and how soon a peer that vanished is noticed.
+"""gRPC options of every hop, both sides: message sizes, and how soon a peer that vanished is noticed.
 
 A power cut sends no RST: without keepalive a call waits for minutes (grpc#32095). Both sides ping, so that a stage
 drops an upstream that is gone just as an upstream drops a stage.
@@ -36,10 +36,11 @@ def server_options(max_frame_bytes: int) -> Options:
 
 
 def channel_options(max_frame_bytes: int) -> Options:
-    """Options of a channel to the next stage. Each channel has its own connection: a fresh epoch, a fresh socket."""
+    """Options of a channel to a stage. Each channel has its own connection: a fresh epoch, a fresh socket."""
     return [
         *_shared(max_frame_bytes),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]

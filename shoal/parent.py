@@ -1,4 +1,4 @@
-"""Ending with the process that started this one: a stage must never be left over when its starter was killed."""
+"""Ending with the process that started this one: no stage or router may be left over when its starter was killed."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def die_with_parent() -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise ResourceError(f"--die-with-parent was refused: {os.strerror(ctypes.get_errno())}")
     if os.environ.get(STARTER, str(os.getppid())) != str(os.getppid()):
-        raise ResourceError("the process that started this stage has ended")
+        raise ResourceError("the process that started this one has ended")
