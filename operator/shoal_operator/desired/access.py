@@ -1,4 +1,8 @@
-"""The router's identity, and the one right that it has: to watch its own plan."""
+"""The router's identity, and the one right that it has: to watch its own plan.
+
+Its pod carries no token: today the router reads the plan from a mounted file, and a token that nothing reads is only
+there to be stolen.
+"""
 
 from __future__ import annotations
 

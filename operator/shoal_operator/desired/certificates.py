@@ -3,6 +3,9 @@
 An authority a model: a stage of another model, or a stranger in the cluster, holds no certificate that counts here.
 Certificates name the role in their subject, so that a stage can tell the router from its neighbours. The time
 comes in as an argument; a Secret that is valid and not due is never made again.
+
+The Secrets are mounted nowhere yet: stages and router speak plain gRPC, and until they do TLS the NetworkPolicies
+alone keep strangers off the hops.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.plan.devices import PROFILES, KvElement
 from shoal.plan.document import Device
 from shoal.plan.facts import ModelFacts
-from shoal.resource import ExecutionMode, ShardedModel, SpeculativeMode
+from shoal.resource import ExecutionMode, ShardedModel
 from shoal.resource.planning import kv_element_of
 from shoal_operator import names
 from shoal_operator.cluster.kinds import Kind, Object
@@ -51,12 +51,6 @@ class Intent:
     def kv_element(self, device: Device) -> KvElement:
         """How keys and values are stored on a device: as the planner has counted them."""
         return kv_element_of(self.model.spec) or PROFILES[device].kv
-
-    @property
-    def drafts(self) -> bool:
-        """Whether a draft model runs beside the router."""
-        speculative = self.model.spec.scheduler.speculative
-        return speculative.mode is not SpeculativeMode.OFF and speculative.draft is not None
 
     @property
     def origin(self) -> str:

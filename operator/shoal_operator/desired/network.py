@@ -1,7 +1,7 @@
 """Who may talk to whom: stages hear the router and each other, the store hears those that pull from it.
 
 Stages hold a model and run what they are sent; nobody else of the cluster has business with them. The router's own
-port stays open: its Service, and API keys, decide who calls.
+port stays open: its Service decides who calls.
 """
 
 from __future__ import annotations

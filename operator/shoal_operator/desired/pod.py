@@ -1,7 +1,6 @@
 """What all pods have in common: they run as nobody in particular, with nothing writable but what they are given.
 
-PCs belong to people: pods ask for what they need and may not take more, and carry no rights in the cluster unless
-they are given a ServiceAccount of their own.
+PCs belong to people: pods ask for what they need and may not take more, and carry no rights in the cluster.
 """
 
 from __future__ import annotations
@@ -56,12 +55,13 @@ def pod_spec(
     groups: Sequence[int] = (),
     **more: Any,
 ) -> Object:
-    """The pod around containers. Without a ServiceAccount of its own it gets no token."""
+    """The pod around containers. None gets a token of its ServiceAccount: no program of shoal's pods calls the API
+    server, the router's plan comes as a mounted file."""
     secrets = dict.fromkeys(
         [*(each.name for each in intent.model.spec.image.pull_secrets), *intent.settings.image_pull_secrets]
     )
     spec: Object = {
-        "automountServiceAccountToken": service_account is not None,
+        "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,

@@ -14,7 +14,6 @@ from shoal_operator.desired.pod import container, pod_spec, tolerations
 
 GONE_SECONDS: Final = 15
 PLAN_DIRECTORY: Final = "/etc/shoal/plan"
-KEYS_DIRECTORY: Final = "/etc/shoal/keys"
 STREAM_SECONDS: Final = "3600"
 DEFAULT_REQUESTS: Final = {"cpu": "250m", "memory": "256Mi"}
 DEFAULT_LIMITS: Final = {"memory": "1Gi"}
@@ -26,7 +25,7 @@ def router_name(model: str) -> str:
 
 
 def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
-    """The router's pod. It follows the plan through the ConfigMap: a new plan restarts nothing here."""
+    """The router's pod. It reads the plan from the mounted ConfigMap: a new plan restarts nothing here."""
     spec = intent.model.spec
     files = model_files(intent, facts, None)
     command = [
@@ -43,21 +42,6 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         f"--recovery-seconds={spec.recovery.max_pause_seconds}",
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
     ]
-    mounts: list[Object] = [
-        *files.mounts,
-        {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True},
-        {"name": "tls", "mountPath": "/etc/shoal/tls", "readOnly": True},
-    ]
-    volumes: list[Object] = [
-        *files.volumes,
-        {"name": "plan", "configMap": {"name": plan_name(intent.name)}},
-        {"name": "tls", "secret": {"secretName": f"{intent.name}-router-tls", "defaultMode": 0o440}},
-    ]
-    keys = spec.router.api_keys_secret_ref
-    if keys is not None:
-        command.append(f"--api-keys={KEYS_DIRECTORY}/{keys.key}")
-        mounts.append({"name": "api-keys", "mountPath": KEYS_DIRECTORY, "readOnly": True})
-        volumes.append({"name": "api-keys", "secret": {"secretName": keys.name, "defaultMode": 0o440}})
     resources = spec.router.resources
     server = container(
         names.ROUTER,
@@ -66,7 +50,7 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         intent,
         requests=DEFAULT_REQUESTS | _amounts(resources.requests.cpu, resources.requests.memory),
         limits=DEFAULT_LIMITS | _amounts(resources.limits.cpu, resources.limits.memory),
-        mounts=mounts,
+        mounts=(*files.mounts, {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True}),
         ports=[{"name": "http", "containerPort": names.ROUTER_PORT}],
         startupProbe=_probe("/health/live", period=2, failures=60),
         # Ready means that a token went through all stages, not that a process exists.
@@ -76,7 +60,7 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
     pod = pod_spec(
         intent,
         [server],
-        volumes=volumes,
+        volumes=(*files.volumes, {"name": "plan", "configMap": {"name": plan_name(intent.name)}}),
         service_account=router_name(intent.name),
         initContainers=list(files.init),
         tolerations=tolerations(intent, GONE_SECONDS),

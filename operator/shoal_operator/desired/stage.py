@@ -53,7 +53,6 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         *(["--exact"] if intent.exact else []),
     ]
     cache = {"name": "cache", "mountPath": "/cache"}
-    tls = {"name": "tls", "mountPath": "/etc/shoal/tls", "readOnly": True}
     server = container(
         "stage",
         intent.stage_image,
@@ -61,7 +60,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         intent,
         requests={"cpu": "500m", "memory": memory, **device},
         limits={"memory": memory, **device},
-        mounts=(*files.mounts, cache, tls),
+        mounts=(*files.mounts, cache),
         ports=[{"name": "grpc", "containerPort": names.STAGE_PORT}],
         startupProbe=_probe(failures=_startup_budget(stage) // PROBE_SECONDS),
         readinessProbe=_probe(failures=2),
@@ -71,11 +70,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     pod = pod_spec(
         intent,
         [server],
-        volumes=(
-            *files.volumes,
-            {"name": "cache", "emptyDir": {}},
-            {"name": "tls", "secret": {"secretName": f"{intent.name}-stage-tls", "defaultMode": 0o440}},
-        ),
+        volumes=(*files.volumes, {"name": "cache", "emptyDir": {}}),
         groups=intent.settings.supplemental_groups if stage.device is not Device.CPU else (),
         hostname=placed.name,
         subdomain=names.stages_service(intent.name),

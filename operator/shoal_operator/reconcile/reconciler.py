@@ -32,6 +32,7 @@ from shoal_operator.reconcile.model import ModelState, model_state, with_progres
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, plan_for
 from shoal_operator.reconcile.reporting import Reporter
+from shoal_operator.reconcile.unsupported import unsupported
 from shoal_operator.reconcile.volumes import Terms, volume_terms
 from shoal_operator.settings import OperatorSettings
 from shoal_operator.status.findings import Situation, StageState
@@ -78,7 +79,10 @@ class Reconciler:
         try:
             model = sharded_model_from_object(body)
         except ManifestError as error:
-            await self._reporter.invalid(body, str(error), now)
+            await self._reporter.refused(body, "InvalidSpec", str(error), now)
+            return Outcome(None, wants_room=False)
+        if problems := unsupported(model.spec):
+            await self._reporter.refused(body, "Unsupported", "; ".join(problems), now)
             return Outcome(None, wants_room=False)
         intent = Intent(model, self._settings)
         decided: tuple[ModelState, Planned] | None = None

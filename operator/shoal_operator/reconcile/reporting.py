@@ -57,13 +57,14 @@ class Reporter:
         for kind, reason, message in events_for(before, findings, decisions):
             await self._say(event_object(intent, kind, reason, message, self._identity, now))
 
-    async def invalid(self, body: Object, problem: str, now: datetime.datetime) -> None:
-        """A spec that this version cannot read (the CRD may be another version's): nothing is touched, only said."""
+    async def refused(self, body: Object, reason: str, problem: str, now: datetime.datetime) -> None:
+        """A spec that this version cannot read (the CRD may be another version's) or cannot honour: what runs is left
+        as it is, nothing new is made, and the status says why."""
         before = [Condition.model_validate(each, strict=False) for each in body.get("status", {}).get("conditions", ())]
         message = short(problem)
         findings = [
-            finding(ConditionType.PLANNED, False, "InvalidSpec", message),
-            finding(ConditionType.READY, False, "InvalidSpec", message),
+            finding(ConditionType.PLANNED, False, reason, message),
+            finding(ConditionType.READY, False, reason, message),
         ]
         generation = body["metadata"].get("generation", 0)
         conditions = merged(before, findings, generation, now)

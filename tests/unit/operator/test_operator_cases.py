@@ -111,6 +111,23 @@ async def test_case_36_the_limit_is_the_planned_peak(office):
     assert limits == planned
 
 
+async def test_pods_mount_only_what_their_program_reads(office):
+    await office.settle()
+    found = {}
+    for obj in office.cluster.of_kind(DEPLOYMENT):
+        pod = obj["spec"]["template"]["spec"]
+        names = {volume["name"] for volume in pod["volumes"]}
+        containers = [*pod["containers"], *pod.get("initContainers", [])]
+        assert {mount["name"] for each in containers for mount in each["volumeMounts"]} == names
+        found[obj["metadata"]["labels"]["shoal.dev/role"]] = names
+    # Certificates are not among them as long as the hops are plain gRPC.
+    assert found == {
+        "stage": {"tmp", "models", "cache"},
+        "router": {"tmp", "models", "plan"},
+        "store": {"tmp", "store"},
+    }
+
+
 async def test_nothing_runs_as_root_but_what_hands_the_cache_over(office):
     await office.settle()
     for pod in pods_of(office):
@@ -127,13 +144,10 @@ async def test_nothing_runs_as_root_but_what_hands_the_cache_over(office):
             assert "memory" in container["resources"]["limits"]
 
 
-async def test_only_the_router_gets_a_token(office):
+async def test_no_pod_gets_a_token(office):
     await office.settle()
     for obj in [*office.cluster.of_kind(DEPLOYMENT), *office.cluster.of_kind(JOB)]:
-        pod = obj["spec"]["template"]["spec"]
-        is_router = obj["metadata"]["labels"]["shoal.dev/role"] == "router"
-        assert pod["automountServiceAccountToken"] is is_router
-        assert pod.get("serviceAccountName") == ("llama-8b-router" if is_router else None)
+        assert obj["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
 def local_volume(node: str) -> tuple[dict[str, Any], dict[str, Any]]:

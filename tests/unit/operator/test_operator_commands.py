@@ -14,8 +14,6 @@ from shoal_stage.server.settings import parse_arguments as parse_stage
 from shoal_stage.store.__main__ import _parser as store_parser
 
 GOLDEN = Path(__file__).parent / "golden"
-# The router learns API keys in another part of the work; a key that is not checked must not look as if it were.
-NOT_YET = "--api-keys="
 
 
 def commands() -> list[Any]:
@@ -42,6 +40,6 @@ def test_every_command_line_is_understood(command: list[str]) -> None:
         case ["python", "-m", "shoal_stage.store", *rest]:
             assert store_parser().parse_args(rest)
         case ["python", "-m", "shoal_router", *rest]:
-            assert parse_router([each for each in rest if not each.startswith(NOT_YET)]).port == 8000
+            assert parse_router(rest).port == 8000
         case _:
             assert command == ["chown", "10001:10001", "/models"]

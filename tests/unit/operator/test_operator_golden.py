@@ -46,7 +46,6 @@ CASES: dict[str, dict[str, Any]] = {
             "router": {
                 "service": {"type": "NodePort", "port": 80, "nodePort": 30080, "annotations": {"a": "b"}},
                 "ingress": {"host": "llm.office.example", "className": "traefik", "tlsSecretName": "llm-tls"},
-                "apiKeysSecretRef": {"name": "keys"},
                 "resources": {"limits": {"memory": "2Gi"}},
             },
             "image": {"stage": "registry.local/stage:2", "pullSecrets": [{"name": "registry"}], "pullPolicy": "Always"},
