@@ -58,6 +58,8 @@ async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.watching.server_timeout = 240
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
+    # Otherwise kopf lists the cluster's namespaces first, and where it may not, tries for a minute before it watches.
+    settings.scanning.disabled = bool(memo.running.settings.watch_namespaces)
     # kopf writes neither; the names are ours should a future handler make it do so.
     settings.persistence.finalizer = f"{GROUP}/operator"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
