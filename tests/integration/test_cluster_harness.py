@@ -128,6 +128,31 @@ def test_pods_leave_a_lost_node_when_their_toleration_ends(admin, namespace, nod
     nodes.set_ready(name, "True")
 
 
+def test_a_claim_gets_a_volume_where_its_first_pod_goes(admin, namespace, nodes, kubelet, storage):
+    claim: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "store"}}
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    admin.create(claim | {"spec": wanted}, namespace=namespace)
+    nodes.add_lunar_lake("8Gi", "8Gi", "8Gi")
+    volumes = [{"name": "store", "persistentVolumeClaim": {"claimName": "store"}}]
+    admin.create(pod("first", volumes=volumes), namespace=namespace)
+    where = node_of(admin, namespace, "first")
+    bound = admin.get("v1", "persistentvolumeclaims", "store", namespace=namespace)
+    assert (bound["status"]["phase"], bound["spec"]["storageClassName"]) == ("Bound", storage)
+    volume = bound["spec"]["volumeName"]
+    # Every later pod goes to the volume, although the other nodes are empty.
+    for name in ("second", "third"):
+        admin.create(pod(name, volumes=volumes), namespace=namespace)
+        assert node_of(admin, namespace, name) == where
+    for name in ("first", "second", "third"):
+        admin.delete("v1", "pods", name, namespace=namespace)
+    admin.delete("v1", "persistentvolumeclaims", "store", namespace=namespace)
+    wait_until(
+        lambda: admin.find("v1", "persistentvolumes", volume) is None,
+        what="the end of the volume that nobody claims",
+        deadline_s=DEADLINE_S,
+    )
+
+
 def test_kubelet_makes_deployments_available_and_jobs_complete(admin, namespace, nodes, kubelet, kubectl):
     nodes.add_lunar_lake("8Gi")
     admin.create(deployment("web", replicas=2), namespace=namespace)

@@ -7,21 +7,17 @@ image does not exist. Pods on nodes that are not Ready are left alone: nobody re
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import httpx
 
-from testcluster.api import Api, Manifest, Refused
+from testcluster.api import Manifest, Refused
+from testcluster.background import ROUND_S, Background
 from testcluster.kubeconfig import Kubeconfig
-
-_WATCH_S: Final = 2.0
-_STOP_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,57 +54,37 @@ def everything_works(pod: Manifest) -> PodFate:
     return SUCCEEDED if "Job" in owners else RUNNING
 
 
-class Kubelet:
-    """A thread that reports for every pod on a Ready node, while used as a context manager."""
+class Kubelet(Background):
+    """Reports for every pod on a Ready node, while used as a context manager."""
 
     def __init__(self, kubeconfig: Kubeconfig, decide: Decide = everything_works) -> None:
-        self._api = Api(kubeconfig)
+        super().__init__(kubeconfig)
         self._decide = decide
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(timeout=_STOP_S)
-        self._api.close()
-        if self._failure is not None and error is None:
-            raise self._failure
 
     def decide(self, decide: Decide) -> None:
         """Decide otherwise from now on; pods that already run are looked at again."""
         self._decide = decide
 
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                # A watch without a position begins with what exists, so each round also looks at every pod again.
-                ready = {node["metadata"]["name"] for node in self._api.list("v1", "nodes") if _is_ready(node)}
-                for _, pod in self._api.watch("v1", "pods", deadline_s=_WATCH_S):
-                    if self._stop.is_set():
-                        return
-                    if pod.get("spec", {}).get("nodeName") in ready:
-                        self._report(pod)
-        except (Refused, httpx.HTTPError, ValueError) as error:
-            self._failure = error
+    def round(self) -> None:
+        """Report for the pods of the nodes that are Ready now."""
+        ready = {node["metadata"]["name"] for node in self.api.list("v1", "nodes") if _is_ready(node)}
+        for _, pod in self.api.watch("v1", "pods", deadline_s=ROUND_S):
+            if self.stopping:
+                return
+            if pod.get("spec", {}).get("nodeName") in ready:
+                self._report(pod)
 
     def _report(self, pod: Manifest) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if pod["metadata"].get("deletionTimestamp"):
-            self._api.delete("v1", "pods", name, namespace=namespace, grace_s=0)
+            self.api.delete("v1", "pods", name, namespace=namespace, grace_s=0)
             return
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         wanted = pod_status(pod, self._decide(pod))
         if not _says_already(pod["status"], wanted):
             try:
-                self._api.patch("v1", "pods/status", name, {"status": wanted}, namespace=namespace)
+                self.api.patch("v1", "pods/status", name, {"status": wanted}, namespace=namespace)
             except Refused as refusal:
                 # The pod went, or changed, since the event: the next round sees it as it is.
                 if refusal.code not in (httpx.codes.NOT_FOUND, httpx.codes.CONFLICT):

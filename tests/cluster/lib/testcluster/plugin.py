@@ -26,6 +26,7 @@ from testcluster.kubectl import Command
 from testcluster.kubelet import Kubelet
 from testcluster.nodes import Nodes
 from testcluster.processes import wait_until
+from testcluster.storage import STORAGE_CLASS, Storage
 
 ROOT = Path(__file__).parents[4]
 _NEEDS_BINARIES = {"control_plane": binaries.CONTROL_PLANE, "helm_program": binaries.HELM}
@@ -142,6 +143,13 @@ def kubelet(control_plane: ControlPlane) -> Iterator[Kubelet]:
     """Plays the kubelets: pods on Ready nodes become ready, Jobs succeed. `kubelet.decide(...)` makes it otherwise."""
     with Kubelet(control_plane.admin) as playing:
         yield playing
+
+
+@pytest.fixture
+def storage(control_plane: ControlPlane) -> Iterator[str]:
+    """Plays the provisioner of a default StorageClass: claims get volumes on their first pod's node; its name."""
+    with Storage(control_plane.admin):
+        yield STORAGE_CLASS
 
 
 @pytest.fixture
