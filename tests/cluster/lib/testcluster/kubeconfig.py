@@ -12,7 +12,7 @@ from testcluster.certificates import KeyPair
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """A written kubeconfig file, and what it says."""
+    """A written kubeconfig file, and what it says. `user` is the name that the audit log has."""
 
     path: Path
     server: str

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from testcluster.api import Api
+from testcluster.audit import service_account_user
 from testcluster.kubeconfig import Kubeconfig
 
 _LIFETIME_S: Final = 6 * 3600
@@ -26,7 +27,7 @@ def service_account_kubeconfig(api: Api, namespace: str, name: str, folder: Path
         folder / f"{namespace}-{name}.kubeconfig",
         server=api.kubeconfig.server,
         authority=api.kubeconfig.authority,
-        user=f"{namespace}/{name}",
+        user=service_account_user(namespace, name),
         token=answer["status"]["token"],
         namespace=namespace,
     )
