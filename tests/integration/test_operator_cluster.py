@@ -89,7 +89,7 @@ def start(tmp_path: Path, namespace: str, chart_service_account: Kubeconfig) -> 
 
 
 @pytest.fixture
-def office(crd: str, nodes: Nodes, kubelet: Kubelet) -> list[str]:
+def office(crd: str, nodes: Nodes, kubelet: Kubelet, storage: str) -> list[str]:
     kubelet.decide(all_well)
     return nodes.add_lunar_lake("28Gi", "14Gi", "14Gi", "12Gi", "10Gi")
 
@@ -118,6 +118,20 @@ class Cluster:
         except Exception:
             print(json.dumps(self.admin.get(*MODELS, name, namespace=self.namespace).get("status"), indent=1))  # noqa: T201
             raise
+
+    def replace_service(self) -> None:
+        """Delete the router's Service and wait until the operator has made it anew.
+
+        A ShardedModel is reconciled by one worker at a time: what it wrote for earlier causes was written before.
+        """
+        old = self.admin.get("v1", "services", "llama-8b", namespace=self.namespace)["metadata"]["uid"]
+        self.admin.delete("v1", "services", "llama-8b", namespace=self.namespace)
+
+        def anew() -> bool:
+            found = self.admin.find("v1", "services", "llama-8b", namespace=self.namespace)
+            return found is not None and found["metadata"]["uid"] != old
+
+        wait_until(anew, what="the Service again", deadline_s=DEADLINE_S)
 
     def stages(self) -> dict[str, str]:
         """Name of each stage's Deployment, and its node."""
@@ -156,10 +170,6 @@ def test_apply_of_the_example_serves(serving, cluster, admin, namespace, kubectl
 
 
 def test_case_99_deleting_needs_no_operator_and_leaves_nothing(serving, cluster, admin, namespace):
-    serving.stop()
-    assert not admin.get(*MODELS, "llama-8b", namespace=namespace)["metadata"].get("finalizers")
-    admin.delete(*MODELS, "llama-8b", namespace=namespace)
-
     def left() -> list[str]:
         kinds = (
             ("apps/v1", "deployments"),
@@ -181,27 +191,45 @@ def test_case_99_deleting_needs_no_operator_and_leaves_nothing(serving, cluster,
             if "shoal.dev/model" in each["metadata"].get("labels", {})
         ]
 
+    serving.stop()
+    assert len(left()) > 10
+    assert not admin.get(*MODELS, "llama-8b", namespace=namespace)["metadata"].get("finalizers")
+    admin.delete(*MODELS, "llama-8b", namespace=namespace)
     wait_until(lambda: not left(), what="an empty namespace", deadline_s=DEADLINE_S)
 
 
+def written(audit: AuditLog, user: str, since: int) -> list[tuple[str, str, str]]:
+    """What the operator wrote since the mark, and it wrote something."""
+    writes = wait_until(lambda: audit.writes(user=user, since=since), what="a write", deadline_s=DEADLINE_S)
+    return [(write.verb, write.what, write.name) for write in writes]
+
+
 def test_case_103_idle_writes_nothing(serving, cluster, audit: AuditLog, chart_service_account, admin, namespace):
-    # A change of its own shows that the operator is awake, and ends the tail of the first reconciles.
-    admin.apply(example(replicas=0), namespace=namespace)
-    cluster.wait_for("Ready", "False", "ScaledToZero")
-    admin.apply(example(), namespace=namespace)
-    cluster.wait_for("Ready")
+    cluster.replace_service()
     mark = audit.mark()
+    # Each of these wakes the operator for the model, and changes nothing of it.
     for number in range(30):
+        labels = {"app.kubernetes.io/managed-by": "shoal-operator", "shoal.dev/model": "llama-8b"}
         admin.apply(
             {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": {"name": "noise", "labels": {"app.kubernetes.io/managed-by": "shoal-operator"}},
+                "metadata": {"name": "noise", "labels": labels},
                 "data": {"number": str(number)},
             },
             namespace=namespace,
         )
-    assert audit.writes(user=chart_service_account.user, since=mark) == []
+    cluster.replace_service()
+    assert written(audit, chart_service_account.user, mark) == [("patch", "services", "llama-8b")]
+
+
+def test_replicas_zero_and_back(serving, cluster, admin, namespace):
+    admin.apply(example(replicas=0), namespace=namespace)
+    cluster.wait_for("Ready", "False", "ScaledToZero")
+    wait_until(lambda: not cluster.stages(), what="no stages", deadline_s=DEADLINE_S)
+    admin.apply(example(), namespace=namespace)
+    cluster.wait_for("Ready")
+    assert cluster.stages()
 
 
 def test_a_stage_that_is_killed_for_memory_says_so(serving, cluster, kubelet):
@@ -235,23 +263,27 @@ def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start, office, admin
     assert cluster.condition("Degraded")["status"] == "False"
 
 
-def test_case_95_two_operators_never_act_at_once(start, office, admin, namespace, cluster, audit, control_plane):
-    first, second = start("operator-0"), start("operator-1")
+def test_case_95_two_operators_never_act_at_once(
+    start, office, admin, namespace, cluster, audit: AuditLog, chart_service_account
+):
+    operators = {name: start(name) for name in ("operator-0", "operator-1")}
     admin.apply(example(), namespace=namespace)
     cluster.wait_for("Ready")
     names = sorted(cluster.stages())
-    leader = wait_until(
-        lambda: admin.get("coordination.k8s.io/v1", "leases", "shoal-operator", namespace=namespace)["spec"].get(
-            "holderIdentity"
-        ),
-        what="a leader",
-        deadline_s=DEADLINE_S,
-    )
-    (first if leader == "operator-0" else second).kill()
-    admin.delete("v1", "services", "llama-8b", namespace=namespace)
+    lease = admin.get("coordination.k8s.io/v1", "leases", "shoal-operator", namespace=namespace)
+    leader = operators.pop(lease["spec"]["holderIdentity"])
+    (waiting,) = operators.values()
+    assert "applied Deployment" in leader.log.read_text()
+    assert "applied" not in waiting.log.read_text()
+    cluster.replace_service()
+    mark = audit.mark()
+    leader.kill()
+    cluster.replace_service()
     wait_until(
-        lambda: admin.find("v1", "services", "llama-8b", namespace=namespace),
-        what="the Service again, by the other operator",
+        lambda: "applied Service" in waiting.log.read_text(),
+        what="the other operator's word that it made the Service",
         deadline_s=DEADLINE_S,
     )
+    # What the first one made is as the second one wants it.
+    assert written(audit, chart_service_account.user, mark) == [("patch", "services", "llama-8b")]
     assert sorted(cluster.stages()) == names
