@@ -56,6 +56,10 @@ class Nodes:
 
     def add(self, spec: NodeSpec) -> Manifest:
         """A node that is Ready and that pods can be scheduled to."""
+        self._create(spec)
+        return self._schedulable(spec.name)
+
+    def _create(self, spec: NodeSpec) -> None:
         self._api.create(spec.manifest())
         self._made.append(spec.name)
         resources = spec.resources()
@@ -69,19 +73,22 @@ class Nodes:
         self._api.patch("v1", "nodes/status", spec.name, {"status": status})
         self.heartbeat(spec.name)
 
-        def schedulable() -> Manifest | None:
+    def _schedulable(self, name: str) -> Manifest:
+        def untainted() -> Manifest | None:
             # A new Node carries the not-ready taint until the node controller has seen its Ready condition.
-            node = self._api.get("v1", "nodes", spec.name)
+            node = self._api.get("v1", "nodes", name)
             taints = [taint["key"] for taint in node["spec"].get("taints", [])]
             return None if "node.kubernetes.io/not-ready" in taints else node
 
-        return wait_until(schedulable, what=f"node {spec.name} without its not-ready taint", deadline_s=_DEADLINE_S)
+        return wait_until(untainted, what=f"node {name} without its not-ready taint", deadline_s=_DEADLINE_S)
 
     def add_lunar_lake(self, *memories: str, prefix: str = "pc") -> list[str]:
         """One Lunar Lake PC for each amount of allocatable memory; returns their names: pc-1, pc-2, ..."""
         names = [f"{prefix}-{number}" for number in range(1, len(memories) + 1)]
         for name, memory in zip(names, memories, strict=True):
-            self.add(NodeSpec(name=name, memory=memory))
+            self._create(NodeSpec(name=name, memory=memory))
+        for name in names:
+            self._schedulable(name)
         return names
 
     def set_ready(self, name: str, status: Literal["True", "False", "Unknown"]) -> None:
