@@ -8,10 +8,11 @@ right (stages that still load, a plan without addresses yet) does not: the API a
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import uvloop
 
 from shoal.errors import PlanError, ShoalError
 from shoal.parent import die_with_parent
@@ -75,7 +76,7 @@ def run(settings: RouterSettings) -> None:
     api = ApiSettings(
         served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
     )
-    asyncio.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
+    uvloop.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class EngineSettings:
 
     @property
     def kv(self) -> KvPrecision:
-        """The KV precision that is meant: f32 in exact mode, else u8 unless said otherwise."""
-        return KvPrecision.F32 if self.exact else self.kv_precision or KvPrecision.U8
+        """The KV precision that is meant: f32 in exact mode, else f16 unless said otherwise."""
+        return KvPrecision.F32 if self.exact else self.kv_precision or KvPrecision.F16
 
     @property
     def blocks(self) -> int:

@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--engine", choices=[str(each) for each in EngineKind], default="paged", help="default %(default)s")
     add("--streams", type=_count, default=8, metavar="N", help="sequences held at once (default %(default)s)")
     add("--max-context", type=_count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
-    add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default u8; exact mode has f32")
+    add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default f16; exact mode has f32")
     add("--kv-blocks", type=_count, metavar="N", help="KV pages of 32 tokens; default: streams x max-context")
     add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
     add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")

@@ -18,7 +18,7 @@ def test_defaults_are_a_paged_engine_on_the_cpu_at_any_port() -> None:
     given = parse_arguments(LEAST)
     assert (given.model, given.start, given.end, given.listen) == (Path("m"), 0, 17, "127.0.0.1:0")
     assert (given.kind, given.engine.device, given.engine.exact) == (EngineKind.PAGED, Device.CPU, False)
-    assert (given.engine.kv, given.engine.blocks) == (KvPrecision.U8, 8 * 2048 // 32)
+    assert (given.engine.kv, given.engine.blocks) == (KvPrecision.F16, 8 * 2048 // 32)
     assert not given.die_with_parent
 
 
