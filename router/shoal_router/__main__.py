@@ -8,6 +8,7 @@ right (stages that still load, a plan without addresses yet) does not: the API a
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,9 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from shoal.errors import PlanError, ShoalError
+from shoal.logs import log_to_stderr
 from shoal.parent import die_with_parent
 from shoal_router.api.app import create_app
-from shoal_router.logs import log_to_stderr
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
 from shoal_router.serve import listen, serve
@@ -59,6 +60,8 @@ def run(settings: RouterSettings) -> None:
     if settings.die_with_parent:
         die_with_parent()
     log_to_stderr()
+    # Its start and stop lines say what the events say already.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
     text = load_text_model(settings.model)
