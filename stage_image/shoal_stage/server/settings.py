@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--streams", type=_count, default=8, metavar="N", help="sequences held at once (default %(default)s)")
     add("--max-context", type=_count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
     add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default f16; exact mode has f32")
-    add("--kv-blocks", type=_count, metavar="N", help="KV pages of 32 tokens; default: streams x max-context")
+    add("--kv-blocks", type=_count, metavar="N", help="KV pages; default: as many as streams x max-context takes")
     add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
     add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
     add("--threads", type=_count, metavar="N", help="compute threads; default: OpenVINO's choice")
