@@ -16,6 +16,8 @@ say = @echo "==>"
 
 # Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick
 PROMPT ?= Explain in three sentences why the sky is blue.
+# By way of the environment: quotes and dollars in a prompt are not the shell's.
+export PROMPT
 MANIFEST ?= examples/smollm2.yaml
 ARGS ?=
 NAME ?=
@@ -30,7 +32,7 @@ setup: .venv/.synced-dev ## install shoal with everything for development into .
 .PHONY: demo
 demo: .venv/.synced-run ## compile a small model, run it as two stages and ask it something
 	$(say) "running $(MANIFEST) on this machine"
-	@$(BIN)/shoal run $(MANIFEST) --prompt "$(PROMPT)" $(ARGS)
+	@$(BIN)/shoal run $(MANIFEST) --prompt "$$PROMPT" $(ARGS)
 
 .PHONY: serve
 serve: .venv/.synced-run ## serve the demo model's OpenAI API until Ctrl-C

@@ -83,8 +83,7 @@ class Splits:
         request = self._plain[beam_idx].create_infer_request()
         positions = np.arange(_SETTINGS.max_context, dtype=np.int64)[None]
         ones = np.ones_like(positions)
-        if beam_idx:
-            request.set_tensor("beam_idx", ov.Tensor(np.zeros(1, np.int32)))
+        request.set_tensor("beam_idx", ov.Tensor(np.zeros(1, np.int32)))
 
         def run(tokens: list[int], past: int) -> int:
             end = past + len(tokens)
@@ -99,11 +98,12 @@ class Splits:
 
 
 def _without_beam_idx(model: ov.Model) -> None:
+    """Let each state be read as it is. The parameter stays: the batch size is taken from its shape."""
     (parameter,) = [item for item in model.get_parameters() if item.friendly_name == "beam_idx"]
     for target in list(parameter.output(0).get_target_inputs()):
         gather = target.get_node()
-        gather.output(0).replace(gather.input_value(0))
-    model.remove_parameter(parameter)
+        if gather.get_type_name() == "Gather":
+            gather.output(0).replace(gather.input_value(0))
     model.validate_nodes_and_infer_types()
 
 

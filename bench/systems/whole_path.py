@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from bench.workers import Message, answer
 from shoal.manifest import Manifest, read_manifest
 from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
@@ -44,7 +46,7 @@ class Pipeline:
 
     def __init__(self, directory: Path, cores: list[int], options: list[str]) -> None:
         self._text = load_text_model(directory)
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         manifest = read_manifest(directory)
         ranges = even_split(len(manifest.blocks), len(cores))

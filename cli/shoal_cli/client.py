@@ -45,12 +45,15 @@ class RouterClient:
     """Speaks to one router. An async context manager; `transport` is for tests."""
 
     def __init__(self, url: str, api_key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = router_url(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # trust_env=False: a proxy of the environment must not stand between this machine and its own router.
-        self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=_TIMEOUT, transport=transport, trust_env=False
-        )
+        try:
+            # trust_env=False: a proxy of the environment must not stand between this machine and its own router.
+            self._http = httpx.AsyncClient(
+                base_url=self.url, headers=headers, timeout=_TIMEOUT, transport=transport, trust_env=False
+            )
+        except httpx.InvalidURL as error:
+            raise _not_a_url(self.url) from error
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,7 +63,11 @@ class RouterClient:
 
     async def models(self) -> list[str]:
         """The names under which models are served."""
-        return [entry["id"] for entry in (await self._get("/v1/models"))["data"]]
+        path = "/v1/models"
+        try:
+            return [str(entry["id"]) for entry in (await self._get(path))["data"]]
+        except (KeyError, TypeError):
+            raise self._unlike(path) from None
 
     async def status(self) -> dict[str, Any]:
         """The router's own account: ready, detail, steps, timings per stage."""
@@ -104,8 +111,11 @@ class RouterClient:
         except ValueError:
             data = None
         if not isinstance(data, dict):
-            raise StageError(f"{self.url}{path} does not answer like a shoal router")
+            raise self._unlike(path)
         return data
+
+    def _unlike(self, path: str) -> StageError:
+        return StageError(f"{self.url}{path} does not answer like a shoal router")
 
     def _unreachable(self, error: httpx.TransportError) -> ShoalError:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
@@ -113,8 +123,17 @@ class RouterClient:
                 f"no router answers at {self.url}: start one with `shoal run MANIFEST`, or name another with --url"
             )
         if isinstance(error, httpx.UnsupportedProtocol):
-            return UsageError(f"{self.url!r} is not a URL of a router: it should look like http://127.0.0.1:8000")
+            return _not_a_url(self.url)
         return StageError(f"the router at {self.url} broke the connection: {type(error).__name__}: {error}")
+
+
+def router_url(url: str) -> str:
+    """The router's address without what is often copied along: a slash at the end, the `/v1` of an OpenAI base URL."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _not_a_url(url: str) -> UsageError:
+    return UsageError(f"{url!r} is not a URL of a router: it should look like http://127.0.0.1:8000")
 
 
 def _refusal(response: httpx.Response) -> ShoalError:

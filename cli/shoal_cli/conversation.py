@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from shoal.errors import ShoalError, UsageError
-from shoal_cli.client import Answer, RouterClient
+from shoal_cli.client import Answer, RouterClient, router_url
 
 
 class Conversation:
@@ -25,7 +25,7 @@ class Conversation:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._connection = (url, api_key, transport)
-        self.url = RouterClient(*self._connection).url
+        self.url = router_url(url)
         self._system = system
         self._options = options
         self._model = ""

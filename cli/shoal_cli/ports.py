@@ -1,11 +1,20 @@
-"""Whether the router's address can be taken: asked before anything is compiled or loaded."""
+"""Whether the router's address can be taken, and who reaches it: asked before anything is compiled or loaded."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from ipaddress import ip_address
 
 from shoal.errors import ResourceError, UsageError
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_port(host: str, port: int) -> None:

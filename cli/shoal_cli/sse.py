@@ -23,7 +23,9 @@ async def chunks(lines: AsyncIterable[str]) -> AsyncIterator[dict[str, Any]]:
         try:
             chunk = json.loads(data)
         except ValueError:
-            raise StageError(f"the router sent a line that is not JSON: {data[:80]!r}") from None
+            chunk = None
+        if not isinstance(chunk, dict):
+            raise StageError(f"the router sent a line that is not a JSON object: {data[:80]!r}")
         if "error" in chunk:
             raise StageError(f"the answer broke off: {chunk['error'].get('message', chunk['error'])}")
         yield chunk

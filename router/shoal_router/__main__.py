@@ -8,15 +8,17 @@ right (stages that still load, a plan without addresses yet) does not: the API a
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import uvloop
+
 from shoal.errors import PlanError, ShoalError
+from shoal.logs import log_to_stderr
 from shoal.parent import die_with_parent
 from shoal_router.api.app import create_app
-from shoal_router.logs import log_to_stderr
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
 from shoal_router.serve import listen, serve
@@ -58,6 +60,8 @@ def run(settings: RouterSettings) -> None:
     if settings.die_with_parent:
         die_with_parent()
     log_to_stderr()
+    # Its start and stop lines say what the events say already.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
     text = load_text_model(settings.model)
@@ -75,7 +79,7 @@ def run(settings: RouterSettings) -> None:
     api = ApiSettings(
         served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
     )
-    asyncio.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
+    uvloop.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
 
 
 if __name__ == "__main__":

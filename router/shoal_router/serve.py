@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import math
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -25,6 +23,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from shoal.errors import ResourceError
+from shoal.logs import announce
 from shoal_router.generation import Generator, PipelineUnavailable
 
 log = logging.getLogger(__name__)
@@ -116,12 +115,6 @@ async def serve(app: FastAPI, runtime: Runtime, bound: socket.socket, grace_seco
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
-
-
-def announce(event: str, **facts: str) -> None:
-    """One JSON line on stdout."""
-    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
-    sys.stdout.flush()
 
 
 async def _announce_ready(runtime: Runtime) -> None:

@@ -41,6 +41,8 @@ class DeviceProfile:
 
     `load_factor`: peak over resident weights while loading. `runtime_bytes`: the process beside weights and KV.
     `bytes_per_second`: weights read in decode, at relative speed 1. `largest_tensor`: None = no limit.
+    `kv`: how keys and values are stored unless the spec says otherwise. F16 everywhere: U8 halves the memory, but on an
+    AVX2 CPU a SmolLM2 step took 5 % longer with it after 150 tokens and 9 % after 1,000, and it rounds more.
     """
 
     load_factor: float
@@ -51,7 +53,7 @@ class DeviceProfile:
 
 
 PROFILES: Final = {
-    Device.CPU: DeviceProfile(1.3, 512 * MIB, 55e9, KvElement.U8, None),
+    Device.CPU: DeviceProfile(1.3, 512 * MIB, 55e9, KvElement.F16, None),
     Device.GPU: DeviceProfile(2.2, 768 * MIB, 110e9, KvElement.F16, 4 * GIB),
     Device.NPU: DeviceProfile(2.2, 768 * MIB, 55e9, KvElement.F16, 4 * GIB),
 }

@@ -1,4 +1,4 @@
-"""How much memory the compiler takes for a model: the memory request of a compile Job, and a line of `shoal plan`.
+"""How much memory the compiler takes for a model: what a compile Job asks for.
 
 Measured by `python -m bench export`: 0.82 GB at the peak for Llama-3.1-8B's shape in INT4, whose largest block (the
 embedding, in INT8) has 0.53 GB, and 1.22 GB for Llama-3.1-70B's with 1.05 GB, whatever the number of layers: one block

@@ -18,7 +18,6 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
-LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 QUANTITY = r"^([0-9]+)(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 _SCALE = {
@@ -29,7 +28,6 @@ _SCALE = {
 }
 
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=SUBDOMAIN)]
-LabelName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LABEL)]
 ImageReference = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^\S+$")]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]

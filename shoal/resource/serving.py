@@ -76,7 +76,7 @@ class Scheduler(Object):
     """Requests that may wait when all streams are busy; further ones get 429."""
 
     kv_precision: KvPrecision = KvPrecision.AUTO
-    """How keys and values are stored. Auto: F32 with execution mode Exact, else U8 on CPU, F16 on GPU and NPU."""
+    """How keys and values are stored. Auto: F32 with execution mode Exact, else F16."""
 
     prefix_cache: bool = True
     """Keep KV pages of finished prompts, so that a prompt with the same beginning is not computed again. Engines

@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 from shoal.plan.document import Device
 from shoal.resource.bounds import Unique
 from shoal.resource.rules import Object
+from shoal.resource.stages import MAX_STAGES
 
 MAX_PIPELINES = 16
-MAX_STAGES = 64
 
 Text = Annotated[str, StringConstraints(max_length=1024)]
 Name = Annotated[str, StringConstraints(max_length=253)]

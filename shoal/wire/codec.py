@@ -197,12 +197,12 @@ def decode_open(message: pb.OpenRequest) -> OpenRequest:
 
 def encode_open_reply(reply: OpenReply) -> pb.OpenReply:
     """The stage's answer to Open, as protobuf."""
-    return pb.OpenReply(epoch=reply.epoch, credits=reply.credits)
+    return pb.OpenReply(epoch=reply.epoch)
 
 
 def decode_open_reply(message: pb.OpenReply) -> OpenReply:
     """The stage's answer to Open, as a dataclass."""
-    return OpenReply(epoch=message.epoch, credits=message.credits)
+    return OpenReply(epoch=message.epoch)
 
 
 _PB_DTYPES: dict[DType, pb.DType] = {DType.F32: pb.F32, DType.F16: pb.F16, DType.BF16: pb.BF16}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,13 @@ class DType(IntEnum):
     F32 = 0
     F16 = 1
     BF16 = 2
+
+
+LARGEST_ADDED: Final = 1e6
+"""What a penalty or a bias may add to a logit, either way: beyond any use, and far from where f32 ends."""
+
+REPETITION_PENALTIES: Final = (1e-3, 1e3)
+"""Least and largest: logits are divided by it, and must stay f32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +254,6 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class OpenReply:
-    """The stage took its place: the epoch it now serves, and how many frames may be in flight towards it.
-
-    `credits` is for information: the window is granted by the first Credit of Run, which comes before any frame.
-    """
+    """The stage took its place: the epoch it now serves. How much may be sent, the first Credit of Run says."""
 
     epoch: int
-    credits: int

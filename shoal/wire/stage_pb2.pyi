@@ -102,12 +102,10 @@ class OpenRequest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., stage_index: _Optional[int] = ..., stages: _Optional[int] = ..., model_digest: _Optional[str] = ..., block_start: _Optional[int] = ..., block_end: _Optional[int] = ..., next_address: _Optional[str] = ..., hidden_dtype: _Optional[_Union[DType, str]] = ..., max_frame_bytes: _Optional[int] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("epoch", "credits")
+    __slots__ = ("epoch",)
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    CREDITS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    credits: int
-    def __init__(self, epoch: _Optional[int] = ..., credits: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("epoch", "number", "step", "release", "heartbeat")

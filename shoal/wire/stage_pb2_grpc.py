@@ -75,7 +75,7 @@ class StageServicer:
 
     def Run(self, request_iterator, context):
         """Upstream -> this stage, first message to last in order. Each Credit allows that many frames more; the first one,
-        sent at once, is the whole window (OpenReply.credits says the same number and grants nothing).
+        sent at once, is the whole window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

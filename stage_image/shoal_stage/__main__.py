@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ResourceError, ShoalError, UsageError
 
 _USAGE = "usage: python -m shoal_stage compile|serve …"
 
@@ -15,9 +15,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         match argv:
             case ["compile", *rest]:
-                from shoal_stage.compile.command import compile_command
-
-                compile_command(rest)
+                _compile(rest)
             case ["serve", *rest]:
                 from shoal_stage.server.main import serve
 
@@ -32,6 +30,16 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _compile(arguments: Sequence[str]) -> None:
+    """What a disk or a file refuses is no defect of the compiler: a line, like any other error."""
+    from shoal_stage.compile.command import compile_command
+
+    try:
+        compile_command(arguments)
+    except OSError as error:
+        raise ResourceError(f"{error.filename or 'the compiler'}: {error.strerror or error}") from error
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from shoal.wire.messages import SamplingParams
+from shoal.wire.messages import Row, SamplingParams, SequenceStart, Step
 from shoal_router.generation import FinishReason, GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
@@ -100,6 +100,21 @@ async def test_200_random_requests_with_random_cancels_equal_their_solo_answers(
         load = loop._scheduler.load
         assert (load.running, load.waiting, load.free_blocks) == (0, 0, load.blocks)
         loop._scheduler.check_integrity()
+
+
+async def test_a_frame_of_long_block_tables_and_histories_passes_every_hop():
+    """Prompts from the prefix cache bring all their ids with them: more than a megabyte when they are long."""
+    table = (0, 1) * 600_000
+    row = Row(1, 0, 0, (5, 6, 7), 3, True, blocks=table, start=SequenceStart(GREEDY, 3))
+    async with fake_pipeline(2) as handles:
+        pipeline = await RingOpener(plan_of(handles)).open(deadline_seconds=20, progress=lambda _: None)
+        try:
+            pipeline.submit(Step((row,)))
+            async with asyncio.timeout(20):
+                (outcome,) = (await pipeline.result()).outcomes
+            assert list(outcome.tokens) == greedy_text([5, 6, 7], 1)
+        finally:
+            await pipeline.close()
 
 
 async def test_case_69_a_client_that_leaves_frees_its_memory_on_all_stages_within_a_second():

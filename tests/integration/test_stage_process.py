@@ -152,7 +152,8 @@ async def test_a_block_whose_bytes_changed_is_refused(model: Path, tmp_path: Pat
     ("options", "code", "words"),
     [
         (["--blocks=0:99"], 2, "blocks 0:99 do not exist"),
-        (["--blocks=0:2", "--device=NPU"], 5, "no device NPU"),
+        (["--blocks=0:2", "--device=GPU"], 5, "no device GPU"),
+        (["--blocks=0:2", "--device=NPU"], 2, "no engine of this version runs on the NPU"),
         (["--blocks=0:2", "--surprise"], 2, "--surprise"),
     ],
 )

@@ -34,24 +34,30 @@ def compile(
     """Compile a checkpoint into a model directory, once for every later cut into stages."""
     from shoal.errors import UsageError
     from shoal.resource import load_sharded_model
-    from shoal_cli.local.models import cache_path, compile_source, source_reference
+    from shoal_cli.local.models import cache_path, compile_source, source_reference, with_options
 
     if Path(source).suffix in (".yaml", ".yml"):
-        model = load_sharded_model(Path(source))
-        if model.spec.model.source is None:
+        model = with_options(load_sharded_model(Path(source)), precision, group_size)
+        checkpoint = model.spec.model.source
+        if checkpoint is None:
             raise UsageError(f"{source} names a volume, whose model is compiled already: there is nothing to compile")
         directory = compile_source(
-            source_reference(model, model.spec.model.source),
-            (output or cache_path(model, model.spec.model.source)).absolute(),
-            precision or model.spec.precision,
-            group_size or model.spec.group_size,
-            sha256 or model.spec.model.source.sha256,
-            name or model.metadata.name,
+            source_reference(model, checkpoint),
+            (output or cache_path(model, checkpoint)).absolute(),
+            model.spec.precision,
+            model.spec.group_size,
+            sha256 or checkpoint.sha256,
+            name,
         )
     else:
         chosen = precision or Precision.INT4
         if output is None:
-            stem = name or source.rstrip("/").rpartition("/")[2].partition("@")[0].removesuffix(".gguf")
-            output = Path(f"{stem}-{chosen}")
+            output = Path(f"{name or stem_of(source)}-{chosen}")
         directory = compile_source(source, output.absolute(), chosen, group_size, sha256, name)
     typer.echo(directory)
+
+
+def stem_of(source: str) -> str:
+    """The last part of a path or uri, without revision and suffix: `hf://org/repo@main` is `repo`."""
+    last = source.rstrip("/").rpartition("/")[2].partition("@")[0] if "://" in source else Path(source).resolve().name
+    return last.removesuffix(".gguf")

@@ -33,9 +33,10 @@ def plan(
     from shoal.resource import load_nodes, load_sharded_model
     from shoal.resource.planning import node_facts_of, plan_spec_of
     from shoal_cli.cluster import plan_on, with_cluster
-    from shoal_cli.local.adapt import for_this_machine, parts_wanted
+    from shoal_cli.local.adapt import for_this_machine, parts_wanted, without_effect
     from shoal_cli.local.machine import as_nodes, this_machine
     from shoal_cli.local.models import model_facts
+    from shoal_cli.terminal import progress
 
     model = load_sharded_model(manifest)
     if cluster and nodes is not None:
@@ -47,6 +48,8 @@ def plan(
     if nodes is not None:
         places = node_facts_of(load_nodes(nodes))
     else:
+        for line in without_effect(model):
+            progress().print(line)
         model = for_this_machine(model)
         places = as_nodes(this_machine(), parts_wanted(model))
     _show(

@@ -29,7 +29,7 @@ def run(
     device: Annotated[
         list[Device] | None, typer.Option(help="Use this device instead of spec.devices; may be repeated.")
     ] = None,
-    engine: Annotated[Engine | None, typer.Option(help="How stages keep keys and values; default: as fits.")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="How stages keep keys and values; default: paged.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Compute in F32: the same tokens for every cut.")] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer to --prompt, in tokens.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, max=2, help="Of the answer to --prompt.")] = 0.0,
@@ -38,7 +38,7 @@ def run(
     """Run a ShardedModel on this machine: compile it once, start its stages and its router, serve until Ctrl-C."""
     from shoal.resource import load_sharded_model
     from shoal_cli.asking import Question
-    from shoal_cli.local.adapt import cluster_only, for_this_machine
+    from shoal_cli.local.adapt import check_exposure, for_this_machine, without_effect
     from shoal_cli.local.models import find_or_compile
     from shoal_cli.local.serve import serve
     from shoal_cli.ports import check_port
@@ -46,8 +46,9 @@ def run(
 
     asked = load_sharded_model(manifest)
     wanted = for_this_machine(asked, stages=stages, exact=exact, devices=device or ())
-    if ignored := cluster_only(asked):
-        progress().print(f"for a cluster only, and left out here: {', '.join(ignored)}")
+    check_exposure(asked, host)
+    for line in without_effect(asked):
+        progress().print(line)
     if port is None:
         port = 0 if prompt is not None else wanted.spec.router.service.port
     check_port(host, port)

@@ -21,7 +21,7 @@ def version() -> None:
 
     results().print(f"shoal {shoal.__version__}")
     results().print(f"Python {platform.python_version()} on {platform.platform()}")
-    for package in ("openvino", "nncf", "grpcio", "tokenizers"):
+    for package in ("openvino", "grpcio", "tokenizers"):
         try:
             results().print(f"{package} {installed(package)}")
         except PackageNotFoundError:

@@ -6,7 +6,21 @@ from collections.abc import Sequence
 
 from shoal.errors import UsageError
 from shoal.plan.document import Device
-from shoal.resource import Execution, ExecutionMode, KvPrecision, Placement, ShardedModel, Stages
+from shoal.resource import (
+    ComputeResources,
+    Execution,
+    ExecutionMode,
+    Images,
+    KvPrecision,
+    Placement,
+    Recovery,
+    Service,
+    ShardedModel,
+    Speculative,
+    SpeculativeMode,
+    Stages,
+)
+from shoal_cli.ports import is_loopback
 
 
 def for_this_machine(
@@ -34,19 +48,52 @@ def for_this_machine(
     return model.model_copy(update={"spec": spec.model_copy(update=changes)})
 
 
+def check_exposure(model: ShardedModel, host: str) -> None:
+    """Raises UsageError when the API would be open to others although the ShardedModel asks for keys."""
+    if model.spec.router.api_keys_secret_ref is not None and not is_loopback(host):
+        raise UsageError(
+            "router.apiKeysSecretRef asks for API keys, which only a cluster holds: leave out --host, so that only "
+            "this machine reaches the API, or take the field out"
+        )
+
+
+def without_effect(model: ShardedModel) -> list[str]:
+    """One line to the user for each reason why something that the ShardedModel asks for does not happen here."""
+    lines = []
+    if cluster := cluster_only(model):
+        lines.append(f"for a cluster only, and left out here: {', '.join(cluster)}")
+    if not_served := not_served_yet(model):
+        lines.append(f"not served by this version, and left out: {', '.join(not_served)}")
+    return lines
+
+
 def cluster_only(model: ShardedModel) -> list[str]:
-    """What of the ShardedModel has no effect on one machine, for a line to the user."""
+    """What of the ShardedModel has no effect on one machine."""
     spec = model.spec
+    placement, router = spec.placement, spec.router
     fields = {
         f"replicas: {spec.replicas}": spec.replicas > 1,
-        "placement.nodeSelector": bool(spec.placement.node_selector),
-        "placement.nodeLimits": bool(spec.placement.node_limits),
-        "placement.sparePods": spec.placement.spare_pods > 0,
+        "placement.nodeSelector": bool(placement.node_selector),
+        "placement.tolerations": bool(placement.tolerations),
+        "placement.nodeLimits": bool(placement.node_limits),
+        "placement.sparePods": placement.spare_pods > 0,
+        "placement.priorityClassName": placement.priority_class_name is not None,
         "nodes of stages.manual": any(stage.node is not None for stage in spec.stages.manual),
-        "router.ingress": spec.router.ingress is not None,
-        "router.apiKeysSecretRef": spec.router.api_keys_secret_ref is not None,
+        "recovery.replanAfterSeconds": spec.recovery.replan_after_seconds != Recovery().replan_after_seconds,
+        "router.service (all but port)": router.service != Service(port=router.service.port),
+        "router.ingress": router.ingress is not None,
+        "router.apiKeysSecretRef": router.api_keys_secret_ref is not None,
+        "router.resources": router.resources != ComputeResources(),
+        "image": spec.image != Images(),
     }
     return [name for name, ignored in fields.items() if ignored]
+
+
+def not_served_yet(model: ShardedModel) -> list[str]:
+    """What this version knows the words for, but does not do."""
+    speculative = model.spec.scheduler.speculative
+    asked = speculative != Speculative() and speculative.mode is not SpeculativeMode.OFF
+    return ["scheduler.speculative"] if asked else []
 
 
 def parts_wanted(model: ShardedModel) -> int:

@@ -35,6 +35,9 @@ class LocalCommands:
     max_queue: int
     threads: int
     exact: bool
+    prefix_cache: bool
+    recovery_attempts: int
+    recovery_seconds: int
     kv_precision: str | None = None
     engine: Engine | None = None
 
@@ -70,6 +73,9 @@ class LocalCommands:
             f"--listen={f'[{self.host}]' if ':' in self.host else self.host}:{self.port if port is None else port}",
             f"--prefill-chunk={self.prefill_chunk}",
             f"--max-queue={self.max_queue}",
+            "--prefix-cache" if self.prefix_cache else "--no-prefix-cache",
+            f"--recovery-attempts={self.recovery_attempts}",
+            f"--recovery-seconds={self.recovery_seconds}",
             f"--grace-seconds={ANSWER_GRACE_S}",
             *(f"--served-name={name}" for name in self.served_names),
             "--die-with-parent",

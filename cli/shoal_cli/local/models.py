@@ -11,7 +11,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
 from shoal.manifest import MANIFEST_FILE, Manifest, Precision, read_manifest, verify_files
@@ -66,11 +65,11 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
     path = cache_path(model, source)
     if is_compiled(path):
         return ModelFacts.of_manifest(read_manifest(path))
-    checkpoint = local_file(source)
+    checkpoint = source.local_path
     if checkpoint is None and not fetch:
         raise UsageError(
             f"{source.uri} is not on this machine, and a plan needs the sizes in it: add --fetch to fetch it "
-            "(of an hf:// source the config.json only), or run it once with `shoal run`"
+            "(of an hf:// repository its config.json only), or run it once with `shoal run`"
         )
     facts = _described(model, source, checkpoint)
     embed, *layers, head = facts.block_bytes
@@ -123,6 +122,18 @@ def compile_source(
     return directory
 
 
+def with_options(model: ShardedModel, precision: Precision | None, group_size: int | None) -> ShardedModel:
+    """The ShardedModel with the options of a command in place of what the manifest says.
+
+    Its directory in the cache then is that of what is really compiled. Only INT4 has groups, so the manifest's group
+    size does not go with another precision.
+    """
+    spec = model.spec
+    wanted = precision or spec.precision
+    groups = group_size or (spec.group_size if wanted is Precision.INT4 else None)
+    return model.model_copy(update={"spec": spec.model_copy(update={"precision": wanted, "group_size": groups})})
+
+
 def source_reference(model: ShardedModel, source: Source) -> str:
     """The source as the compiler takes it: an hf:// uri carries its revision after '@'."""
     revision = model.spec.model.revision
@@ -162,18 +173,12 @@ def is_compiled(path: Path) -> bool:
     return (path / MANIFEST_FILE).is_file()
 
 
-def local_file(source: Source) -> Path | None:
-    """The path of a file:// source."""
-    parts = urlsplit(source.uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
 def _file_state(source: Source) -> list[object] | None:
     """Size and time of a local checkpoint, so that another file under the same path is compiled anew.
 
     With a digest in the manifest they do not matter: the digest tells the files apart.
     """
-    path = local_file(source)
+    path = source.local_path
     if path is None or source.sha256 is not None:
         return None
     files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -184,9 +189,9 @@ def _file_state(source: Source) -> list[object] | None:
 
 
 def _open(path: Path, verify: bool) -> LocalModel:
-    """Open a model directory. Its tokenizer files are always checked here; its blocks with `verify`, else by size only.
+    """Open a model directory. Its tokenizer files are always checked here, its blocks with `verify` only.
 
-    A stage reads the digests of its own blocks when it loads them.
+    Each stage compares the digests of its own blocks before it loads them, whatever was asked here.
     """
     manifest = read_manifest(path)
     blocks = manifest.files_of(0, len(manifest.blocks))

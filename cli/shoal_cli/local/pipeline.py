@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from shoal.errors import ShoalError
 from shoal.parent import STARTER
 from shoal.plan.document import Plan, StagePlan
 from shoal_cli.local.process import ManagedProcess
@@ -167,8 +168,14 @@ class LocalPipeline:
             await slot.process.stop(0)
             slot.process = slot.make()
             await slot.process.start()
-            await slot.process.event("ready", self._load_deadline)
-            report(f"{slot.process.name} is ready again")
+            try:
+                await slot.process.event("ready", self._load_deadline)
+            except ShoalError:
+                # One that died again while it loaded costs the budget its next restart; one that hangs ends the run.
+                if not slot.process.ended:
+                    raise
+            else:
+                report(f"{slot.process.name} is ready again")
 
     async def _while_alive(self, work: Iterable[Awaitable[T]]) -> list[T]:
         working = asyncio.ensure_future(_all(work))

@@ -33,7 +33,7 @@ def serve(
     facts = ModelFacts.of_manifest(local.manifest)
     plan = make_plan(facts, as_nodes(machine, parts_wanted(model)), plan_spec_of(model.spec))
     print_plan(plan, model.metadata.name)
-    scheduler = model.spec.scheduler
+    scheduler, recovery = model.spec.scheduler, model.spec.recovery
     cache = openvino_dir(local.manifest.digest)
     cache.mkdir(parents=True, exist_ok=True)
     commands = LocalCommands(
@@ -49,6 +49,9 @@ def serve(
         kv_precision=None if scheduler.kv_precision is KvPrecision.AUTO else scheduler.kv_precision.lower(),
         threads=threads_for(machine.cores, sum(len(pipeline.stages) for pipeline in plan.pipelines)),
         exact=model.spec.execution.mode is ExecutionMode.EXACT,
+        prefix_cache=scheduler.prefix_cache,
+        recovery_attempts=recovery.max_attempts,
+        recovery_seconds=recovery.max_pause_seconds,
         engine=engine,
     )
     deadline = LOAD_BASE_S + facts.total_bytes / LOAD_BYTES_PER_S

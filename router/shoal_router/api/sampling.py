@@ -13,6 +13,8 @@ from shoal_router.text.model import TextModel
 UINT64 = 2**64
 # An odd number near 2^64 / golden ratio (Knuth, TAOCP 6.4): consecutive choices get far-apart seeds.
 _SEED_STRIDE = 0x9E3779B97F4A7C15
+# OpenAI takes 0 and means the likeliest token alone; the stages take shares above 0, and this one is that token's.
+_SMALLEST_TOP_P = 1e-9
 
 T = TypeVar("T", int, float)
 
@@ -23,7 +25,7 @@ def sampling_params(request: ChatRequest | CompletionRequest, text: TextModel) -
     seed = secrets.randbits(64) if request.seed is None else request.seed % UINT64
     return SamplingParams(
         temperature=_first(request.temperature, defaults.temperature, 1.0),
-        top_p=_first(request.top_p, defaults.top_p, 1.0),
+        top_p=max(_first(request.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
         top_k=max(0, _first(request.top_k, defaults.top_k, 0)),
         min_p=_first(request.min_p, defaults.min_p, 0.0),
         repetition_penalty=_first(request.repetition_penalty, defaults.repetition_penalty, 1.0),

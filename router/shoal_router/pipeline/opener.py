@@ -27,6 +27,9 @@ from shoal_router.pipeline.readiness import PlanChanged, Readiness
 from shoal_router.pipeline.ring import RingPipeline, RingTimes, close_channels
 
 _OPEN_SECONDS = 10.0
+_OWN_FRAME_BYTES = 32 << 20
+"""Hidden states go from stage to stage; what crosses the router's own channels are ids: a few prompts of 100 000 tokens
+that were found in the prefix cache, with their histories and block tables, are some megabytes already."""
 _BYTES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2}
 
 
@@ -61,8 +64,8 @@ class RingOpener:
             ) from None
 
     async def _open(self, planned: PlannedPipeline, readiness: Readiness, progress: Progress) -> RingPipeline:
-        # Hidden states go from stage to stage: only ids and descriptions cross the router's own channels.
-        channels = [grpc.aio.insecure_channel(address, options=channel_options(0)) for address in planned.addresses]
+        options = channel_options(_OWN_FRAME_BYTES)
+        channels = [grpc.aio.insecure_channel(address, options=options) for address in planned.addresses]
         try:
             stubs = [StageStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
             found = await readiness.wait(stubs)

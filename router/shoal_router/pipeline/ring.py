@@ -222,4 +222,5 @@ async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
     """Let go of the connections. Bounded: closing has been seen to hang while a keepalive fires (grpc#19910)."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_SECONDS):
-            await asyncio.gather(*(channel.close(None) for channel in channels))
+            # What a channel says while it closes helps nobody, and must not end whoever lets go of it.
+            await asyncio.gather(*(channel.close(None) for channel in channels), return_exceptions=True)

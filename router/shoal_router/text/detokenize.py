@@ -63,10 +63,6 @@ class TokenBytes:
         self._spelled: dict[int, bytes] = {}
         self.strips_leading_space = any(step["type"] == "Strip" and step["start"] > 0 for step in steps)
 
-    def is_special(self, token_id: int) -> bool:
-        """Whether the id is a special token, which no answer shows."""
-        return token_id in self._special
-
     def shown(self, token_id: int) -> bytes:
         """What the id adds to an answer."""
         return b"" if token_id in self._special else self.spelled(token_id)

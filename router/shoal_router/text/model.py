@@ -36,7 +36,7 @@ class GenerationConfig(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

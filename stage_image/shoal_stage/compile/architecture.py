@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from shoal.errors import CheckpointError
 from shoal.manifest import ModelShape
 
+MAX_LAYERS = 4096
+"""Far above any model: a damaged header must not make a list of billions of tensors that would be looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -102,6 +105,8 @@ class Architecture:
         for name in ("layers", "hidden_size", "heads", "kv_heads", "head_size", "ffn_size", "vocab_size"):
             if getattr(self, name) < 1:
                 raise CheckpointError(f"the checkpoint says {name} = {getattr(self, name)}: it must be positive")
+        if self.layers > MAX_LAYERS:
+            raise CheckpointError(f"the checkpoint says layers = {self.layers}: at most {MAX_LAYERS} are taken")
         if self.heads % self.kv_heads:
             raise CheckpointError(
                 f"the checkpoint says {self.heads} heads over {self.kv_heads} KV heads: it must divide evenly"

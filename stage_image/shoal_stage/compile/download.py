@@ -1,12 +1,17 @@
-"""One file over HTTP: to a temporary name, continued when an earlier attempt was interrupted, renamed when complete."""
+"""One file over HTTP: to a temporary name, continued when an earlier attempt was interrupted, renamed when complete.
+
+The temporary file is locked while it grows: two processes that fetch the same file would mix their bytes.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from typing import BinaryIO
 
 from shoal.errors import ResourceError
 from shoal_stage.compile.progress import OnProgress, Report, silent
@@ -19,28 +24,58 @@ SILENCE_SECONDS = 60.0
 def download(url: str, final: Path, progress: OnProgress = silent) -> None:
     """Fetch `url` to `final`. Raises ResourceError; what has come stays for the next attempt."""
     partial = final.with_name(f"{final.name}.partial")
-    have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urllib.request.urlopen(request, timeout=SILENCE_SECONDS) as response:
-            continues = response.status == 206
-            have = have if continues else 0
-            length = int(response.headers.get("Content-Length") or 0)
-            total = have + length
-            with partial.open("ab" if continues else "wb") as out:
-                while chunk := response.read(CHUNK):
-                    out.write(chunk)
-                    have += len(chunk)
-                    progress(Report(f"fetching {final.name}", have, max(total, have)))
-                out.flush()
-                os.fsync(out.fileno())
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left: the earlier download was complete but not renamed
+        with partial.open("ab") as out:
+            fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                _fetch(url, out, final.name, progress)
+            except BaseException:
+                if os.fstat(out.fileno()).st_size == 0:
+                    partial.unlink()
+                raise
+            out.flush()
+            os.fsync(out.fileno())
             partial.rename(final)
-            return
+    except BlockingIOError:
+        raise ResourceError(f"another process is fetching {url}: run this one again when it is done") from None
+    except urllib.error.HTTPError as error:
         raise ResourceError(f"{url} cannot be fetched: HTTP {error.code} {error.reason}") from error
     except (urllib.error.URLError, HTTPException, OSError) as error:
         raise ResourceError(f"{url} cannot be fetched: {error}; run it again to go on where it stopped") from error
+
+
+def _fetch(url: str, out: BinaryIO, name: str, progress: OnProgress) -> None:
+    """Append to `out` what it lacks of `url`."""
+    have = os.fstat(out.fileno()).st_size
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:
+            _check_complete(url, out, have, error.headers.get("Content-Range", ""))
+            return
+        raise
+    with response:
+        if url.startswith("https://") and not response.url.startswith("https://"):
+            raise ResourceError(
+                f"{url} leads to {response.url}, which is not protected on its way: name another source"
+            )
+        if response.status != 206:
+            out.truncate(0)
+            have = 0
+        length = int(response.headers.get("Content-Length") or 0)
+        total = have + length
+        while chunk := response.read(CHUNK):
+            out.write(chunk)
+            have += len(chunk)
+            progress(Report(f"fetching {name}", have, max(total, have)))
     if length and have < total:
         raise ResourceError(f"{url} ended after {have} of {total} bytes; run it again to go on where it stopped")
-    partial.rename(final)
+
+
+def _check_complete(url: str, out: BinaryIO, have: int, content_range: str) -> None:
+    """The server has nothing beyond what came: an earlier attempt was not renamed, or the file is another one now."""
+    total = content_range.rpartition("/")[2]
+    if total.isdecimal() and int(total) != have:
+        out.truncate(0)
+        raise ResourceError(f"{url} has changed since a part of it was fetched; run it again to fetch it anew")

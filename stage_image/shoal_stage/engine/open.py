@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from shoal.errors import UsageError
 from shoal.manifest import Manifest
 from shoal.plan.document import Device
 from shoal_stage.engine.chain import build_chain
@@ -25,6 +26,8 @@ def open_engine(
 
     Raises UsageError, ManifestError or ResourceError, each a clear line.
     """
+    if settings.device is Device.NPU:
+        raise UsageError("no engine of this version runs on the NPU, which takes fixed shapes only: use the GPU or CPU")
     if settings.device is not Device.CPU:
         _compare_with_cpu(kind, directory, manifest, start, min(end, start + _SAMPLE_BLOCKS), settings)
     engine = _load(kind, directory, manifest, start, end, settings)

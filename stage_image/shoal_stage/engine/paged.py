@@ -6,7 +6,7 @@ ever erased: a row overwrites what lies behind its `past_len`, so rollback is fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from shoal_stage.engine.interface import EngineInfo
 from shoal_stage.engine.lengths import Lengths
 from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
 
-_BLOCK_AXIS = 0
-_CACHES = ("key_cache.", "value_cache.")
+_BLOCK_AXIS, _TOKEN_AXIS = 0, 2
+_VALUE_CACHE = "value_cache."
+_CACHES = ("key_cache.", _VALUE_CACHE)
 _INPUTS: dict[str, type[np.generic]] = {
     "input_ids": np.int64,
     "inputs_embeds": np.float32,
@@ -64,7 +65,9 @@ class PagedEngine:
         self._last = "logits_indices" in self._inputs
         self._hidden_size = shape.hidden_size
         self._lengths = Lengths(trust_first=True)
-        pool = self._allocate(compiled, settings.blocks)
+        self._block_size = page_tokens(compiled.inputs)
+        blocks = settings.blocks(self._block_size)
+        pool = self._allocate(compiled, blocks)
         self.info = EngineInfo(
             engine=EngineKind.PAGED.value,
             device=settings.device.value,
@@ -77,9 +80,9 @@ class PagedEngine:
         )
         self.capacity = KvCapacity(
             sequences=settings.sequences,
-            blocks=settings.blocks,
-            block_size=BLOCK_SIZE,
-            max_context=min(settings.max_context, settings.blocks * BLOCK_SIZE),
+            blocks=blocks,
+            block_size=self._block_size,
+            max_context=min(settings.max_context, blocks * self._block_size),
             bytes=pool,
             shares_blocks=True,
         )
@@ -124,12 +127,13 @@ class PagedEngine:
         positions: list[int] = []
         blocks: list[int] = []
         longest = 0
+        size = self._block_size
         for row in rows:
             start, end = row.past_len, row.past_len + len(row.tokens)
             past.append(start)
             positions += range(start, end)
             begins.append(len(positions))
-            blocks += row.blocks[: -(-end // BLOCK_SIZE)]
+            blocks += row.blocks[: -(-end // size)]
             block_begins.append(len(blocks))
             longest = max(longest, end)
         inputs = self._inputs
@@ -155,6 +159,17 @@ class PagedEngine:
             self._request.set_tensor(name, pages)
             total += pages.byte_size
         return total
+
+
+def page_tokens(ports: Iterable[Any]) -> int:
+    """Tokens of a KV page, which each device chooses: the third dimension of its values [pages, heads, tokens, size].
+
+    A table made for pages of another size would read what was never written there, without any error.
+    """
+    for port in ports:
+        if port.get_any_name().startswith(_VALUE_CACHE):
+            return int(port.partial_shape[_TOKEN_AXIS].get_length())
+    return BLOCK_SIZE
 
 
 def _restore_width(model: ov.Model, hidden_size: int) -> None:

@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.plan.document import Device
 
 BLOCK_SIZE = 32
-"""Tokens of a KV block: what OpenVINO's paged attention uses on the CPU."""
+"""Tokens of a KV block where a device does not say otherwise: what OpenVINO's paged attention uses on the CPU."""
 
 
 class EngineKind(StrEnum):
@@ -54,10 +54,12 @@ class EngineSettings:
 
     @property
     def kv(self) -> KvPrecision:
-        """The KV precision that is meant: f32 in exact mode, else u8 unless said otherwise."""
-        return KvPrecision.F32 if self.exact else self.kv_precision or KvPrecision.U8
+        """The KV precision that is meant: f32 in exact mode, else f16 unless said otherwise.
 
-    @property
-    def blocks(self) -> int:
-        """KV blocks of the pool."""
-        return self.kv_blocks or self.sequences * -(-self.max_context // BLOCK_SIZE)
+        The planner counts with the same default (`shoal.plan.devices`).
+        """
+        return KvPrecision.F32 if self.exact else self.kv_precision or KvPrecision.F16
+
+    def blocks(self, block_size: int = BLOCK_SIZE) -> int:
+        """KV blocks of the pool, each of `block_size` tokens."""
+        return self.kv_blocks or self.sequences * -(-self.max_context // block_size)

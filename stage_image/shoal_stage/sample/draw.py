@@ -19,6 +19,9 @@ from shoal.wire.messages import SamplingParams, TokenLogprob
 Logits = NDArray[np.float32]
 
 _RUN = 64
+_COLD = 1e-6
+"""Below this temperature logits that f32 can tell apart leave all weight with the likeliest, and much below it 1 /
+temperature is no f32 any more."""
 
 
 def uniform(seed: int, position: int) -> float:
@@ -41,7 +44,7 @@ def draw(logits: Logits, params: SamplingParams, position: int) -> int:
     Weights are f32, whose rounding no draw can show; they are summed in float64, so that the tail is not lost.
     """
     best = greedy(logits)
-    if params.temperature == 0.0:
+    if params.temperature < _COLD:
         return best
     ids = None if params.top_k == 0 or params.top_k >= logits.size else _top_k(logits, params.top_k)
     weights = (logits if ids is None else logits[ids]) - logits[best]

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from shoal_stage.server.listen import StageServer
 from shoal_stage.server.stage import Patience, Stage
 
 LOCAL = "127.0.0.1:0"
+GATE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -123,3 +125,17 @@ async def fake_pipeline(
             )
             for index in range(stages)
         ]
+
+
+@asynccontextmanager
+async def waiting_pipeline(gate: threading.Event, patience: Patience | None = None) -> AsyncIterator[list[StageHandle]]:
+    """One stage whose steps wait until the gate is set, at the latest when the body ends."""
+
+    def on_run(_stage: int, _rows: Sequence[Row]) -> None:
+        gate.wait(GATE_SECONDS)
+
+    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles:
+        try:
+            yield handles
+        finally:
+            gate.set()

@@ -1,7 +1,8 @@
 """A router of few lines for tests of stages: raw stubs, one frame after the other, no recovery.
 
 async with fake_pipeline(2) as stages, open_ring(stages, epoch=1) as ring:
-    result = await ring.step(row)
+    result = await ring.step(first_row())
+    text = await ring.generate([5, 6, 7], 12)
 """
 
 from __future__ import annotations
@@ -14,15 +15,29 @@ from typing import Any
 
 import grpc
 from grpc.aio import EOF  # type: ignore[attr-defined]
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal.wire.codec import decode_result, encode_frame, encode_open
 from shoal.wire.errors import ERROR_KEY
-from shoal.wire.messages import DType, Frame, Heartbeat, OpenRequest, Release, Row, Step, StepResult
+from shoal.wire.messages import (
+    DType,
+    Frame,
+    Heartbeat,
+    OpenRequest,
+    Release,
+    Row,
+    SamplingParams,
+    SequenceStart,
+    Step,
+    StepResult,
+)
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal_stage.server.fake import StageHandle
+from shoal_stage.server.listen import SERVICE
 
 DEADLINE = 60.0
+GREEDY = SamplingParams(temperature=0.0)
 
 
 class FakeRouter:
@@ -48,12 +63,47 @@ class FakeRouter:
         await self.send(Step(rows))
         return await self.result()
 
+    async def generate(self, prompt: Sequence[int], total: int, *, seq: int = 1, blocks: int = 8) -> list[int]:
+        """At least `total` ids after the prompt, greedy, in the sequence's own slot and `blocks` KV blocks."""
+        table = tuple(range(seq * blocks, (seq + 1) * blocks))
+        start = SequenceStart(GREEDY, len(prompt))
+        row = Row(seq, 0, 0, tuple(prompt), len(prompt), True, slot=seq, blocks=table, start=start)
+        ids = list(prompt)
+        while len(ids) < len(prompt) + total:
+            ids += (await self.step(row)).outcomes[0].tokens
+            row = Row(seq, 0, len(ids) - 1, (ids[-1],), 1, True, slot=seq, blocks=table)
+        return ids[len(prompt) :]
+
+
+def first_row(seq: int = 1, **changes: Any) -> Row:
+    """The whole prompt (5, 6, 7) of a greedy sequence in a slot and two KV blocks of its own; `changes` set fields."""
+    fields: dict[str, Any] = {
+        "seq": seq,
+        "version": 0,
+        "past_len": 0,
+        "tokens": (5, 6, 7),
+        "known": 3,
+        "sample": True,
+        "slot": seq,
+        "blocks": (2 * seq, 2 * seq + 1),
+        "start": SequenceStart(GREEDY, 3),
+    }
+    return Row(**{**fields, **changes})
+
 
 @asynccontextmanager
 async def stub_of(stage: StageHandle) -> AsyncIterator[Any]:
     """A stub on a connection of its own."""
     async with grpc.aio.insecure_channel(stage.address) as channel:
         yield StageStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def health_of(stage: StageHandle) -> str:
+    """What grpc.health.v1 says of the stage: SERVING, NOT_SERVING."""
+    async with grpc.aio.insecure_channel(stage.address) as channel:
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        reply = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE)
+        return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
 
 
 def open_request(stages: Sequence[StageHandle], index: int, epoch: int, **changes: Any) -> OpenRequest:

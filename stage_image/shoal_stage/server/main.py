@@ -21,13 +21,13 @@ from dataclasses import asdict
 import uvloop
 
 from shoal.errors import ShoalError, UsageError
+from shoal.logs import announce, log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
 from shoal.wire.messages import StageState
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
-from shoal_stage.server.logs import announce, log_to_stderr
 from shoal_stage.server.settings import ServeSettings, parse_arguments
 from shoal_stage.server.stage import Patience
 

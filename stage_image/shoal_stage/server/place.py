@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.wire.errors import DigestMismatch, InvalidFrame, StageExhausted, StaleEpoch, WrongPlace
-from shoal.wire.messages import Frame, KvCapacity, OpenRequest, Release, Row, Step
+from shoal.wire.messages import (
+    LARGEST_ADDED,
+    REPETITION_PENALTIES,
+    Frame,
+    KvCapacity,
+    OpenRequest,
+    Release,
+    Row,
+    Step,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +175,16 @@ class Place:
         ids = (*start.history, *(token for token, _ in params.logit_bias))
         if ids and max(ids) >= self._held.vocab_size:
             raise InvalidFrame(f"sequence {row.seq} names id {max(ids)}, the vocabulary has {self._held.vocab_size}")
-        if not (params.temperature >= 0 and 0 < params.top_p <= 1 and 0 <= params.min_p <= 1):
+        # Logits that are no numbers end the stage, not only this epoch: what could make them so is refused here.
+        added = (params.presence_penalty, params.frequency_penalty, *(bias for _, bias in params.logit_bias))
+        bounded = all(abs(value) <= LARGEST_ADDED for value in added)
+        if not (bounded and params.temperature >= 0 and 0 < params.top_p <= 1 and 0 <= params.min_p <= 1):
             raise InvalidFrame(f"sequence {row.seq} has sampling parameters out of range: {params}")
-        if not params.repetition_penalty > 0:
-            raise InvalidFrame(f"sequence {row.seq} has repetition_penalty {params.repetition_penalty}: above 0 is due")
+        least, most = REPETITION_PENALTIES
+        if not least <= params.repetition_penalty <= most:
+            raise InvalidFrame(
+                f"sequence {row.seq} has repetition_penalty {params.repetition_penalty}: {least:g} to {most:g} is due"
+            )
 
     def _check_blocks(self, row: Row, end: int) -> None:
         capacity = self._held.capacity

@@ -23,7 +23,7 @@ from shoal_stage.engine.interface import Engine
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.place import Held, check_open
-from shoal_stage.server.session import WINDOW, Session, session_of
+from shoal_stage.server.session import Session, session_of
 
 FLUSH_SECONDS = 2.0
 _GONE_SECONDS = 0.1
@@ -100,7 +100,7 @@ class Stage:
                 self._spawn(self._forward(session, hop))
             self._spawn(self._end_when_orphaned(session))
             _log.info("epoch opened", extra={"epoch": request.epoch, "next": request.next_address})
-            return OpenReply(epoch=request.epoch, credits=WINDOW)
+            return OpenReply(epoch=request.epoch)
 
     def session(self, epoch: int) -> Session:
         """The session of `epoch`. Raises StaleEpoch, WrongPlace, StageNotReady or StageFailed."""

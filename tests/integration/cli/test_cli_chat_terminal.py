@@ -88,7 +88,6 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_stops_the_answer_and_the_next_message_is_answered(router: EndlessRouter) -> None:
     terminal = Terminal(router.url)
     terminal.until("smollm2 at http://127.0.0.1")
@@ -107,7 +106,6 @@ def test_ctrl_c_stops_the_answer_and_the_next_message_is_answered(router: Endles
     assert terminal.end() == 0
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_in_a_pipe_ends_the_program(router: EndlessRouter) -> None:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "shoal_cli.main", "chat", "--url", router.url],

@@ -222,6 +222,25 @@ async def test_a_stage_that_keeps_dying_ends_the_run(tmp_path: Path) -> None:
     assert not any(map(alive, pids))
 
 
+async def test_a_stage_that_dies_again_while_it_loads_has_the_same_budget(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    second_time_dies = (
+        f"import pathlib\nonce = pathlib.Path({str(once)!r})\nif once.exists(): raise SystemExit(6)\nonce.touch()\n"
+    )
+    reports = asyncio.Queue[str]()
+    scripts = Scripts(stages={0: second_time_dies + READY})
+    async with asyncio.timeout(60), LocalPipeline(plan(1), scripts, tmp_path, load_deadline=10) as pipeline:
+        await pipeline.start()
+        watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
+        os.kill(pipeline.pids[0], 9)
+        with pytest.raises(StageError, match="stage 0 ended with exit code 6"):
+            await watching
+        said = [reports.get_nowait() for _ in range(reports.qsize())]
+    assert len(said) == RESTARTS
+    assert "was killed by SIGKILL" in said[0]
+    assert all("ended with exit code 6" in line for line in said[1:])
+
+
 async def test_work_is_given_up_when_a_process_dies(tmp_path: Path) -> None:
     async with asyncio.timeout(30), LocalPipeline(plan(1), Scripts(), tmp_path, load_deadline=10) as pipeline:
         await pipeline.start()

@@ -74,7 +74,8 @@ async def test_completions_text_is_read_too() -> None:
             sse(delta("a"), {"error": {"message": "the pipeline was lost"}}),
             "the answer broke off: the pipeline was lost",
         ),
-        (sse("{nonsense"), "a line that is not JSON: '{nonsense'"),
+        (sse("{nonsense"), "a line that is not a JSON object: '{nonsense'"),
+        (sse("[1]"), r"a line that is not a JSON object: '\[1\]'"),
     ],
 )
 async def test_a_stream_that_breaks_off_is_a_stage_error(body: str, message: str) -> None:
@@ -123,10 +124,17 @@ async def test_a_server_of_another_kind_is_recognised() -> None:
             await router.status()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "not a url"])
+@pytest.mark.parametrize("body", ["{}", '{"data": null}', '{"data": [{}]}', "[]"])
+async def test_a_server_without_models_is_recognised(body: str) -> None:
+    async with client(lambda request: httpx.Response(200, text=body)) as router:
+        with pytest.raises(StageError, match="/v1/models does not answer like a shoal router"):
+            await router.models()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "not a url", "http://127.0.0.1:port"])
 async def test_something_that_is_not_a_url_is_a_usage_error(url: str) -> None:
-    async with RouterClient(url) as router:
-        with pytest.raises(UsageError, match="is not a URL of a router"):
+    with pytest.raises(UsageError, match="is not a URL of a router"):
+        async with RouterClient(url) as router:
             await router.models()
 
 

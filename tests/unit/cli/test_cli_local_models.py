@@ -19,8 +19,23 @@ from shoal.manifest import (
 )
 from shoal.plan.document import Device
 from shoal.resource import ExecutionMode, ShardedModel, StagesMode, parse_sharded_model
-from shoal_cli.local.adapt import cluster_only, for_this_machine, parts_wanted
-from shoal_cli.local.models import cache_path, find_or_compile, model_facts, source_reference, volume_path
+from shoal_cli.commands.compile import stem_of
+from shoal_cli.local.adapt import (
+    check_exposure,
+    cluster_only,
+    for_this_machine,
+    not_served_yet,
+    parts_wanted,
+    without_effect,
+)
+from shoal_cli.local.models import (
+    cache_path,
+    find_or_compile,
+    model_facts,
+    source_reference,
+    volume_path,
+    with_options,
+)
 
 SHAPE = ModelShape(
     family="llama", layers=2, hidden_size=8, heads=2, kv_heads=1, head_size=4, vocab_size=16, max_context=64
@@ -86,6 +101,17 @@ def test_the_directory_s_name_follows_from_everything_that_shapes_the_model(cach
     assert path_of(same[0]).name.startswith("tiny-")
 
 
+def test_a_compiled_model_lies_where_its_own_options_put_it() -> None:
+    """`shoal compile model.yaml --precision F32` must not fill the place in which `shoal run` looks for INT4."""
+    model = sharded_model("model: {source: {uri: 'hf://org/repo'}}, groupSize: 32")
+    source = model.spec.model.source
+    assert source is not None
+    changed = with_options(model, Precision.F32, None)
+    assert (changed.spec.precision, changed.spec.group_size) == (Precision.F32, None)
+    assert cache_path(changed, source) == path_of("model: {source: {uri: 'hf://org/repo'}}, precision: F32")
+    assert with_options(model, None, None) == model
+
+
 def test_another_file_under_the_same_path_is_another_model(tmp_path: Path) -> None:
     spec = f"model: {{source: {{uri: {tmp_path / 'm.gguf'}}}}}"
     (tmp_path / "m.gguf").write_text("one")
@@ -113,6 +139,25 @@ def test_the_source_as_the_compiler_takes_it(spec: str, reference: str) -> None:
     model = sharded_model(spec)
     assert model.spec.model.source is not None
     assert source_reference(model, model.spec.model.source) == reference
+
+
+@pytest.mark.parametrize(
+    ("source", "stem"),
+    [
+        ("model.Q4_1.gguf", "model.Q4_1"),
+        (".", "here"),
+        ("../here/", "here"),
+        ("hf://org/repo@main", "repo"),
+        ("hf://org/repo@main/sub/model.gguf", "model"),
+        ("pypi://package==1.0/package/model.gguf", "model"),
+    ],
+)
+def test_a_model_without_a_name_is_called_like_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, stem: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert stem_of(source) == stem
 
 
 def test_case_49_a_compiled_model_is_found_without_network_or_checkpoint() -> None:
@@ -175,6 +220,60 @@ def test_what_belongs_to_a_cluster_is_left_out_and_named() -> None:
     assert cluster_only(local) == []
     assert local.spec.placement.max_memory_fraction == 0.5
     assert parts_wanted(local) == 2
+
+
+EVERYTHING_OF_A_CLUSTER = (
+    "model: {source: {uri: m.gguf}}, "
+    "placement: {tolerations: [{operator: Exists}], priorityClassName: low, nodeLimits: [{node: a, memory: 1Gi}]}, "
+    "recovery: {replanAfterSeconds: 60}, image: {pullPolicy: Always}, "
+    "router: {service: {port: 9000, type: NodePort}, resources: {limits: {cpu: 1}}, "
+    "ingress: {host: h}, apiKeysSecretRef: {name: s}}"
+)
+
+
+def test_nothing_of_a_cluster_is_left_out_in_silence() -> None:
+    assert cluster_only(sharded_model(EVERYTHING_OF_A_CLUSTER)) == [
+        "placement.tolerations",
+        "placement.nodeLimits",
+        "placement.priorityClassName",
+        "recovery.replanAfterSeconds",
+        "router.service (all but port)",
+        "router.ingress",
+        "router.apiKeysSecretRef",
+        "router.resources",
+        "image",
+    ]
+    assert cluster_only(sharded_model("model: {source: {uri: m.gguf}}, router: {service: {port: 9000}}")) == []
+
+
+def test_an_api_that_asks_for_keys_is_not_opened_to_others_without_them() -> None:
+    model = sharded_model("model: {source: {uri: m.gguf}}, router: {apiKeysSecretRef: {name: s}}")
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_exposure(model, host)
+    for host in ("0.0.0.0", "::", "192.168.1.4", "pc-01"):
+        with pytest.raises(UsageError, match=r"router\.apiKeysSecretRef asks for API keys"):
+            check_exposure(model, host)
+    check_exposure(sharded_model("model: {source: {uri: m.gguf}}"), "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("speculative", "lines"),
+    [
+        ("{}", []),
+        ("{mode: 'Off'}", []),
+        ("{mode: 'Off', maxTokens: 4}", []),
+        ("{maxTokens: 4}", ["not served by this version, and left out: scheduler.speculative"]),
+        ("{mode: Fixed}", ["not served by this version, and left out: scheduler.speculative"]),
+        (
+            "{draft: {source: {uri: d.gguf}}}",
+            ["not served by this version, and left out: scheduler.speculative"],
+        ),
+    ],
+)
+def test_what_is_not_served_yet_is_named(speculative: str, lines: list[str]) -> None:
+    model = sharded_model(f"model: {{source: {{uri: m.gguf}}}}, scheduler: {{speculative: {speculative}}}")
+    assert without_effect(model) == lines
+    assert bool(not_served_yet(model)) == bool(lines)
 
 
 def test_options_override_the_manifest() -> None:

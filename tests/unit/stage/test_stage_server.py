@@ -1,28 +1,20 @@
-"""The stage server over real gRPC on fake engines: the ring, the order, the credits, the refusals."""
+"""The stage server over real gRPC on fake engines: the ring, the order, the refusals."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from itertools import count
 
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.wire import stage_pb2 as pb
-from shoal.wire.codec import encode_frame, encode_open
 from shoal.wire.messages import (
-    Frame,
     Heartbeat,
     Release,
     Row,
-    SamplingParams,
     SequenceStart,
     StageState,
     Step,
@@ -30,77 +22,26 @@ from shoal.wire.messages import (
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal_stage.engine.fake import greedy_text
-from shoal_stage.server.fake import StageHandle, fake_pipeline
-from shoal_stage.server.fake_router import FakeRouter, open_refusal, open_request, open_ring, refusal, stub_of
+from shoal_stage.server.fake import fake_pipeline
+from shoal_stage.server.fake_router import (
+    GREEDY,
+    FakeRouter,
+    first_row,
+    health_of,
+    open_refusal,
+    open_request,
+    open_ring,
+    refusal,
+    stub_of,
+)
 from shoal_stage.server.listen import SERVICE
-from shoal_stage.server.session import WINDOW
-from shoal_stage.server.stage import Patience
-
-GREEDY = SamplingParams(temperature=0.0)
-DEADLINE = 10.0
-
-
-async def generate(ring: FakeRouter, prompt: Sequence[int], total: int, *, seq: int = 1, blocks: int = 8) -> list[int]:
-    table = tuple(range(seq * blocks, (seq + 1) * blocks))
-    start = SequenceStart(GREEDY, len(prompt))
-    row = Row(seq, 0, 0, tuple(prompt), len(prompt), True, slot=seq, blocks=table, start=start)
-    ids = list(prompt)
-    while True:
-        result = await ring.step(row)
-        ids += result.outcomes[0].tokens
-        if len(ids) >= len(prompt) + total:
-            return ids[len(prompt) :]
-        row = Row(seq, 0, len(ids) - 1, (ids[-1],), 1, True, slot=seq, blocks=table)
-
-
-def first_row(seq: int = 1, **changes: object) -> Row:
-    fields: dict[str, object] = {
-        "seq": seq,
-        "version": 0,
-        "past_len": 0,
-        "tokens": (5, 6, 7),
-        "known": 3,
-        "sample": True,
-        "slot": seq,
-        "blocks": (2 * seq, 2 * seq + 1),
-        "start": SequenceStart(GREEDY, 3),
-    }
-    return Row(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on the compute thread
-            await asyncio.sleep(0.005)
-
-
-async def health_of(stage: StageHandle) -> str:
-    async with grpc.aio.insecure_channel(stage.address) as channel:
-        reply = await health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(service=SERVICE), timeout=DEADLINE
-        )
-        return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
-
-
-@asynccontextmanager
-async def waiting_pipeline(gate: threading.Event, patience: Patience | None = None) -> AsyncIterator[list[StageHandle]]:
-    """One stage whose steps wait until the gate is set, at the latest when the test ends."""
-
-    def on_run(stage: int, rows: Sequence[Row]) -> None:
-        gate.wait(DEADLINE)
-
-    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles:
-        try:
-            yield handles
-        finally:
-            gate.set()
 
 
 @pytest.mark.parametrize("paged", [True, False])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 async def test_a_ring_of_stages_gives_the_text_of_plain_decoding(stages: int, paged: bool) -> None:
     async with fake_pipeline(stages, paged=paged) as handles, open_ring(handles) as ring:
-        assert await generate(ring, [5, 6, 7], 12) == greedy_text([5, 6, 7], 12)
+        assert await ring.generate([5, 6, 7], 12) == greedy_text([5, 6, 7], 12)
         await ring.send(Release((1,)))
         await ring.send(Heartbeat(77))
         assert (await ring.result()).heartbeat == 77
@@ -157,12 +98,12 @@ async def test_open_refuses_another_model_place_or_epoch() -> None:
             found, words = await open_refusal(handles[0], open_request(handles, 0, 3, **changes))
             assert (found, bool(words)) == (name, True)
         async with open_ring(handles, epoch=4) as ring:
-            assert await generate(ring, [5, 6, 7], 2) == greedy_text([5, 6, 7], 2)
+            assert await ring.generate([5, 6, 7], 2) == greedy_text([5, 6, 7], 2)
             assert (await open_refusal(handles[0], open_request(handles, 0, 4)))[0] == "StaleEpoch"
             assert (await ring.step(first_row(2))).outcomes
 
 
-async def test_case_23_frames_of_an_epoch_that_is_over_are_refused() -> None:
+async def test_case_23_frames_of_an_epoch_that_is_over_are_refused(until) -> None:
     async with fake_pipeline(2) as handles, open_ring(handles, epoch=1) as old:
         await old.step(first_row())
         async with open_ring(handles, epoch=2) as new:
@@ -174,7 +115,7 @@ async def test_case_23_frames_of_an_epoch_that_is_over_are_refused() -> None:
             name, words = await refusal(late.run)
             assert name == "StaleEpoch"
             assert "epoch 1" in words
-            assert await generate(new, [5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
+            assert await new.generate([5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
 
 
 @pytest.mark.parametrize(
@@ -250,65 +191,3 @@ async def test_an_epoch_has_one_upstream_and_one_reader() -> None:
 async def test_results_come_from_the_last_stage_only() -> None:
     async with fake_pipeline(2) as handles, open_ring(handles), stub_of(handles[0]) as stub:
         assert (await refusal(stub.Results(ResultsRequest(epoch=1))))[0] == "WrongPlace"
-
-
-async def test_credits_bound_the_frames_in_flight() -> None:
-    gate = threading.Event()
-    async with waiting_pipeline(gate) as handles, open_ring(handles) as ring:
-        granted = await asyncio.wait_for(ring.run.read(), DEADLINE)
-        assert granted.frames == WINDOW
-        await ring.send(Step((first_row(),)))
-        for _ in range(WINDOW):
-            await ring.send(Heartbeat(1))
-        name, words = await refusal(ring.run)
-        assert (name, "without credit" in words) == ("InvalidFrame", True)
-        gate.set()
-
-
-async def test_an_epoch_that_ends_before_its_release_was_run_leaves_nothing() -> None:
-    """The release is accepted, but the epoch is over when the compute thread gets to it."""
-    gate = threading.Event()
-    async with waiting_pipeline(gate) as handles, open_ring(handles) as ring:
-        await ring.send(Step((first_row(),)))
-        await ring.send(Release((1,)))
-        await ring.send(Step((first_row(2),)))
-        await until(lambda: handles[0].stage.session(1).inside == 3)
-        async with open_ring(handles, epoch=2) as again:
-            gate.set()
-            await again.send(Heartbeat(5))
-            assert (await again.result()).heartbeat == 5
-            assert handles[0].engine.live == frozenset()
-            assert handles[0].engine.steps == 1
-
-
-async def test_a_reader_that_is_slow_stops_the_flow_instead_of_filling_memory() -> None:
-    """Nobody reads the results: the stage grants no more than the window."""
-    async with fake_pipeline(2) as handles, stub_of(handles[0]) as stub:
-        for index in (1, 0):
-            async with stub_of(handles[index]) as each:
-                await each.Open(encode_open(open_request(handles, index, 1)), timeout=DEADLINE)
-        run = stub.Run()
-        credits, sent = 0, 0
-        while sent < 20 * WINDOW:
-            if credits == 0:
-                read = asyncio.ensure_future(run.read())
-                await asyncio.wait({read}, timeout=0.3)
-                if not read.done():
-                    read.cancel()
-                    break
-                credits += read.result().frames
-            credits -= 1
-            await run.write(encode_frame(Frame(1, sent, Heartbeat(sent))))
-            sent += 1
-        assert WINDOW <= sent <= 3 * WINDOW
-
-
-async def test_credits_come_back_for_a_long_run() -> None:
-    async with fake_pipeline(2) as handles, open_ring(handles) as ring:
-        credits = 0
-        for nonce in range(5 * WINDOW):
-            if credits == 0:
-                credits += (await asyncio.wait_for(ring.run.read(), DEADLINE)).frames
-            credits -= 1
-            await ring.send(Heartbeat(nonce))
-            assert (await ring.result()).heartbeat == nonce

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import UsageError
+from shoal.plan.devices import PROFILES
 from shoal.plan.document import Device
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
 from shoal_stage.server.settings import parse_arguments
@@ -18,7 +19,7 @@ def test_defaults_are_a_paged_engine_on_the_cpu_at_any_port() -> None:
     given = parse_arguments(LEAST)
     assert (given.model, given.start, given.end, given.listen) == (Path("m"), 0, 17, "127.0.0.1:0")
     assert (given.kind, given.engine.device, given.engine.exact) == (EngineKind.PAGED, Device.CPU, False)
-    assert (given.engine.kv, given.engine.blocks) == (KvPrecision.U8, 8 * 2048 // 32)
+    assert (given.engine.kv, given.engine.blocks()) == (KvPrecision.F16, 8 * 2048 // 32)
     assert not given.die_with_parent
 
 
@@ -53,7 +54,14 @@ def test_every_option_reaches_the_engine() -> None:
 
 
 def test_a_sequence_whose_context_ends_inside_a_block_has_the_whole_block() -> None:
-    assert EngineSettings(sequences=3, max_context=33).blocks == 6
+    assert EngineSettings(sequences=3, max_context=33).blocks() == 6
+    assert EngineSettings(sequences=3, max_context=33).blocks(16) == 9
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_keys_and_values_are_stored_as_the_planner_assumes(device: Device) -> None:
+    assert EngineSettings(device=device).kv.upper() == PROFILES[device].kv
+    assert EngineSettings(device=device, kv_precision=KvPrecision.F32).kv is KvPrecision.F32
 
 
 def test_exact_mode_keeps_the_kv_cache_in_f32() -> None:

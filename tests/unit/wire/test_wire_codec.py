@@ -133,7 +133,7 @@ def test_description_and_open_survive_the_wire():
         detail="3/16 blocks",
     )
     request = messages.OpenRequest(9, 1, 3, "b" * 64, 16, 32, "10.0.0.7:7001", messages.DType.BF16, 1 << 20)
-    reply = messages.OpenReply(9, 8)
+    reply = messages.OpenReply(9)
     without = dataclasses.replace(description, capacity=None)
     for sent in (description, without):
         wire = pb.StageDescription.FromString(codec.encode_description(sent).SerializeToString())

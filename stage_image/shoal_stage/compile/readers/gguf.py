@@ -109,7 +109,10 @@ class Metadata:
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
-        return int(self.number(key, default))
+        value = self.number(key, default)
+        if isinstance(value, float) and not value.is_integer():
+            raise CheckpointError(f"{self._path} says {key} = {value} in its header: a whole number is due")
+        return int(value)
 
 
 def _architecture(metadata: Metadata, header: GgufHeader, family: Family, data: memoryview) -> Architecture:

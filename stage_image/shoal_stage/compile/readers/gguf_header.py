@@ -136,6 +136,8 @@ def _tensor_info(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise cursor.damaged(f"tensor {name!r} has {dimensions} dimensions")
     shape = tuple(reversed([cursor.u64() for _ in range(dimensions)]))
+    if 0 in shape:
+        raise cursor.damaged(f"tensor {name!r} has the empty shape {list(shape)}")
     return name, shape, cursor.u32(), cursor.u64()
 
 

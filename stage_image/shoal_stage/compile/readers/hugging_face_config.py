@@ -28,7 +28,10 @@ class _Config:
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
-        return int(self.number(key, default))
+        value = self.number(key, default)
+        if isinstance(value, float) and not value.is_integer():
+            raise CheckpointError(f"{self.path}: {key} should be a whole number, it is {value}")
+        return int(value)
 
     def below(self, key: str) -> _Config | None:
         value = self.values.get(key)

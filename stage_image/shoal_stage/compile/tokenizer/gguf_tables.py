@@ -69,7 +69,10 @@ def from_gguf(source: GgufTokenizer, vocab_size: int) -> BuiltTokenizer:
     }
     template = source.metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
-        files[CHAT_TEMPLATE] = template.encode()
+        try:
+            files[CHAT_TEMPLATE] = template.encode()
+        except UnicodeEncodeError:
+            raise CheckpointError(f"{source.path}: its chat template is not UTF-8: fetch it again") from None
     return BuiltTokenizer(files, bos, ends, notes)
 
 

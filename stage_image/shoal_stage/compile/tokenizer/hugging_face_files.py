@@ -57,7 +57,10 @@ def from_hugging_face(source: HuggingFaceTokenizer, vocab_size: int) -> BuiltTok
 
 def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
     if (path := directory / CHAT_TEMPLATE).exists():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CheckpointError(f"{path} is not UTF-8: fetch it again") from None
     template = settings.get("chat_template")
     if isinstance(template, list):  # several named ones
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

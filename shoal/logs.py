@@ -1,4 +1,8 @@
-"""Logs as JSON lines on stderr; stdout carries the process's events only."""
+"""What a process of shoal says: logs as JSON lines on stderr, events as JSON lines on stdout.
+
+One object a line, so that a cluster's log store can search by request id or epoch, and whoever started the process can
+wait for its events.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -34,6 +38,7 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def announce(event: str, **fields: object) -> None:
-    """One event as a JSON line on stdout, for whoever started this process."""
-    print(json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 - the process's output
+def announce(event: str, **facts: object) -> None:
+    """One event on stdout, for whoever started this process."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
