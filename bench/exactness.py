@@ -93,6 +93,7 @@ def _difference(model: BenchModel, prompt: list[int], expected: list[int], found
     engine = open_engine(EngineKind.STATEFUL, model.directory, manifest, 0, len(manifest.blocks), settings)
     context = (*prompt, *expected[:at])
     logits = engine.run([Row(1, 0, 0, context, known=len(context), sample=True)], None)[0].astype(np.float64)
+    engine.close()
     one, other = expected[at], found[at]
     return (
         f"token {at}: {one} (logit {logits[one]:.6f}) against {other} (logit {logits[other]:.6f}), "

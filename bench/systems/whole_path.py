@@ -36,7 +36,7 @@ from shoal_router.text.model import load_text_model
 
 
 def even_split(blocks: int, stages: int) -> list[tuple[int, int]]:
-    """Ranges of equal size; the head, which costs several layers, goes with the last and shortens it."""
+    """Ranges of as many blocks each, whatever they cost."""
     cuts = [round(blocks * index / stages) for index in range(stages + 1)]
     return list(pairwise(cuts))
 
