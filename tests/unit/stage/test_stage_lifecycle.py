@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.codec import decode_description, encode_open
 from shoal.wire.errors import StageExhausted
-from shoal.wire.messages import Row, StageState, Step
+from shoal.wire.messages import Heartbeat, Row, StageState, Step
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage, waiting_pipeline
@@ -135,6 +135,9 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
         assert gate.wait(DEADLINE)
 
     async with fake_pipeline(1, on_run=on_run) as handles, open_ring(handles) as ring:
+        # As a router does: a heartbeat proves that results are being read before anything is at stake.
+        await ring.send(Heartbeat(7))
+        assert (await ring.result()).heartbeat == 7
         await ring.send(Step((first_row(),)))
         await ring.send(Step((first_row(2),)))
         await until(entered.is_set)
