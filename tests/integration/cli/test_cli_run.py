@@ -28,7 +28,8 @@ def test_one_two_and_three_stages_give_the_same_answer_and_the_model_is_compiled
         assert len(re.findall(r"^\d local.* CPU ", out, re.MULTILINE)) == stages
         assert len(re.findall(r"^\d +\d+\.\d\d ms", out, re.MULTILINE)) == stages
         assert re.search(r"speed +\d+\.\d tokens/s", out)
-        assert ("compiling" in shoal.err.read_text()) == (stages == 1)
+        # Another test of this session may have compiled it before the first run; nothing compiles it after that.
+        assert stages == 1 or "compiling" not in shoal.err.read_text()
         assert shoal.left_over() == []
     assert answers[0] == answers[1] == answers[2]
     assert answers[0].strip()
