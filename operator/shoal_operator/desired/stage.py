@@ -9,6 +9,7 @@ from shoal.plan.document import Device, StagePlan
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import DEPLOYMENT, SERVICE, Object
+from shoal_operator.desired.certificates import TLS_DIRECTORY, tls_files
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_files import model_files
 from shoal_operator.desired.pod import container, pod_spec, tolerations
@@ -34,6 +35,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     """One pod that serves blocks [start, end) on the planned node and device."""
     stage, spec = placed.stage, intent.model.spec
     files = model_files(intent, facts, (stage.block_start, stage.block_end))
+    tls_volume, tls_mount = tls_files(intent.name, names.STAGE)
     where = {"pipeline": str(placed.pipeline), "stage": str(stage.index)}
     memory = str(stage.memory.total)
     device = {placed.device_resource: "1"} if placed.device_resource else {}
@@ -46,6 +48,8 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         f"--blocks={stage.block_start}:{stage.block_end}",
         f"--device={stage.device.value}",
         f"--listen=0.0.0.0:{names.STAGE_PORT}",
+        f"--tls-dir={TLS_DIRECTORY}",
+        f"--health-listen=0.0.0.0:{names.HEALTH_PORT}",
         f"--streams={spec.scheduler.streams}",
         f"--max-context={intent.context_for(facts)}",
         f"--kv-precision={intent.kv_element(stage.device).value.lower()}",
@@ -60,8 +64,11 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         intent,
         requests={"cpu": "500m", "memory": memory, **device},
         limits={"memory": memory, **device},
-        mounts=(*files.mounts, cache),
-        ports=[{"name": "grpc", "containerPort": names.STAGE_PORT}],
+        mounts=(*files.mounts, cache, tls_mount),
+        ports=[
+            {"name": "grpc", "containerPort": names.STAGE_PORT},
+            {"name": "health", "containerPort": names.HEALTH_PORT},
+        ],
         startupProbe=_probe(failures=_startup_budget(stage) // PROBE_SECONDS),
         readinessProbe=_probe(failures=2),
         # Only its own compute thread counts: a neighbour that is gone must not restart this stage.
@@ -70,7 +77,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     pod = pod_spec(
         intent,
         [server],
-        volumes=(*files.volumes, {"name": "cache", "emptyDir": {}}),
+        volumes=(*files.volumes, {"name": "cache", "emptyDir": {}}, tls_volume),
         groups=intent.settings.supplemental_groups if stage.device is not Device.CPU else (),
         hostname=placed.name,
         subdomain=names.stages_service(intent.name),
@@ -128,7 +135,7 @@ def _startup_budget(stage: StagePlan) -> int:
 
 def _probe(failures: int) -> Object:
     return {
-        "grpc": {"port": names.STAGE_PORT, "service": "shoal.stage.v1.Stage"},
+        "grpc": {"port": names.HEALTH_PORT, "service": "shoal.stage.v1.Stage"},
         "periodSeconds": PROBE_SECONDS,
         "timeoutSeconds": 3,
         "failureThreshold": failures,

@@ -47,6 +47,8 @@ CASES: dict[str, dict[str, Any]] = {
                 "service": {"type": "NodePort", "port": 80, "nodePort": 30080, "annotations": {"a": "b"}},
                 "ingress": {"host": "llm.office.example", "className": "traefik", "tlsSecretName": "llm-tls"},
                 "resources": {"limits": {"memory": "2Gi"}},
+                "apiKeysSecretRef": {"name": "llm-keys", "key": "keys.txt"},
+                "requestsPerKey": 8,
             },
             "image": {"stage": "registry.local/stage:2", "pullSecrets": [{"name": "registry"}], "pullPolicy": "Always"},
         },
