@@ -23,6 +23,7 @@ from shoal.errors import ResourceError
 AUTHORITY_FILE: Final = "ca.crt"
 CERTIFICATE_FILE: Final = "tls.crt"
 KEY_FILE: Final = "tls.key"
+_FILES: Final = (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)
 ROUTER: Final = "router"
 STAGE: Final = "stage"
 
@@ -54,9 +55,7 @@ class TlsDirectory:
             # Through the link, once: the three names may point to two generations while they are read.
             folder = (self.path / _CURRENT).resolve() if (self.path / _CURRENT).exists() else self.path
             try:
-                return TlsFiles(
-                    *((folder / name).read_bytes() for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE))
-                )
+                return TlsFiles(*((folder / name).read_bytes() for name in _FILES))
             except OSError as error:
                 # The generation that was being read was just removed.
                 if attempt + 1 == _ATTEMPTS or folder == self.path:
@@ -74,7 +73,9 @@ class TlsDirectory:
         """For a server: nobody without a certificate of the authority gets in. Raises ResourceError."""
         first = self.read()
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(first), _Reload(self, first).fetch, require_client_authentication=True
+            _configuration(first),
+            _Reload(self, first).fetch,  # type: ignore[arg-type]  # None keeps the last one, which the stubs do not know
+            require_client_authentication=True,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import os
 import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,7 +161,7 @@ async def test_renewed_certificates_need_no_restart(pki):
 async def test_a_stage_whose_files_are_gone_keeps_its_certificate(pki):
     async with ring(pki, 1) as (plan, _):
         files = pki.of("router").read()
-        os.rename(pki.folder / "stage", pki.folder / "elsewhere")
+        (pki.folder / "stage").rename(pki.folder / "elsewhere")
         credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
         async with grpc.aio.secure_channel(plan.read().addresses[0], credentials) as channel:
             assert await StageStub(channel).Describe(DescribeRequest(), timeout=SECONDS)

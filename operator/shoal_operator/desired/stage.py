@@ -23,20 +23,30 @@ PROBE_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """A stage of the plan with its name, and the resource that grants its device (empty: it needs none)."""
+    """A stage of the plan with its name, and the resource that grants its device (empty: it needs none).
+
+    `standby`: it waits to take the place of the stage of this index; `held`: its Deployment is left as it is for now.
+    """
 
     pipeline: int
     stage: StagePlan
     name: str
     device_resource: str = ""
+    standby: bool = False
+    held: bool = False
 
 
 def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> Object:
-    """One pod that serves blocks [start, end) on the planned node and device."""
+    """One pod that serves blocks [start, end) on the planned node and device.
+
+    Its pod does not say whether it stands by, nor for which pipeline: taking over must not start it anew.
+    """
     stage, spec = placed.stage, intent.model.spec
     files = model_files(intent, facts, (stage.block_start, stage.block_end))
     tls_volume, tls_mount = tls_files(intent.name, names.STAGE)
     where = {"pipeline": str(placed.pipeline), "stage": str(stage.index)}
+    if placed.standby:
+        where |= {"standby": "true"}
     memory = str(stage.memory.total)
     device = {placed.device_resource: "1"} if placed.device_resource else {}
     command = [
@@ -89,7 +99,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     priority = spec.placement.priority_class_name or intent.settings.priority_class
     if priority:
         pod["priorityClassName"] = priority
-    labels = names.labels(intent.name, names.STAGE, **where)
+    labels = names.labels(intent.name, names.STAGE, stage=str(stage.index))
     # The selector needs the name: two pipelines have a stage of the same index, and an old stage may still be ending.
     selector = {**names.selector(intent.name, names.STAGE), names.NAME_LABEL: placed.name}
     return intent.owned(

@@ -33,7 +33,7 @@ class StageService(StageServicer):
         self._by_role = by_role
 
     def _admit(self, context: Context, *roles: str) -> None:
-        """A pipeline belongs to the router: a neighbour may send frames on, and neither open it nor read its answers."""
+        """A pipeline belongs to the router: a neighbour may send frames on, not open it nor read its answers."""
         role = role_of(context.auth_context()) if self._by_role else None
         if self._by_role and role not in roles:
             raise CallerRefused(f"the caller's certificate is of role {role or 'none'}, {' or '.join(roles)} is needed")

@@ -17,9 +17,11 @@ from shoal_operator.settings import OperatorSettings
 
 GOLDEN = Path(__file__).parent / "golden"
 
+EXAMPLE = yaml.safe_load((Path(__file__).parents[3] / "examples/llama-3.1-8b.yaml").read_text())
+
 CASES: dict[str, dict[str, Any]] = {
     # The example, on five PCs of different memory.
-    "example": {"spec": {}, "settings": {}},
+    "example": {"spec": {"placement": EXAMPLE["spec"]["placement"]}, "settings": {}},
     "volume-claim": {
         "spec": {
             "model": {"volume": {"persistentVolumeClaim": {"claimName": "models"}, "path": "llama/int4"}},
