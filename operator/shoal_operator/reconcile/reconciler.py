@@ -33,6 +33,7 @@ from shoal_operator.reconcile.model import ModelState, model_state, with_progres
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, place_standbys, plan_for
 from shoal_operator.reconcile.reporting import Reporter
+from shoal_operator.reconcile.rolling import held_refs, one_at_a_time
 from shoal_operator.reconcile.unsupported import unsupported
 from shoal_operator.reconcile.volumes import Terms, volume_terms
 from shoal_operator.settings import OperatorSettings
@@ -135,7 +136,8 @@ class Reconciler:
             role = obj["metadata"]["labels"].get(names.ROLE_LABEL)
             return obj["metadata"]["name"] == job or (frozen and role in (names.STAGE, names.ROUTER, names.STORE))
 
-        unwanted = unwanted_children(observed.children, {ref_of(obj) for obj in wanted}, keep)
+        stay = {ref_of(obj) for obj in wanted} | held_refs(intent, known.placed)
+        unwanted = unwanted_children(observed.children, stay, keep)
         await self._applier.remove([*unwanted, *([state.spent] if state.spent else ())])
         return state, planned
 
@@ -154,7 +156,7 @@ class Reconciler:
             return planned, base, False
         if planned.plan is None or planned.problem:
             return planned, base, observed.plan is not None
-        placed = place(intent, planned.plan, observed)
+        placed = one_at_a_time(intent, state.facts, planned.plan, place(intent, planned.plan, observed), observed)
         standbys = place_standbys(intent, planned.plan, observed)
         known = replace(base, plan=planned.plan, placed=placed, standbys=standbys, cut=cut_of(intent))
         return planned, known, False
@@ -162,7 +164,11 @@ class Reconciler:
     def _situation(self, intent: Intent, observed: Observed, state: ModelState, planned: Planned) -> Situation:
         views = {view.name: view for view in observed.nodes}
         plan = planned.plan
-        placed = place(intent, plan, observed) if plan is not None and intent.model.spec.replicas else ()
+        placed: tuple[PlacedStage, ...] = ()
+        if plan is not None and intent.model.spec.replicas:
+            placed = place(intent, plan, observed)
+            if state.facts is not None:
+                placed = one_at_a_time(intent, state.facts, plan, placed, observed)
         standbys = place_standbys(intent, plan, observed) if placed and plan is not None else ()
 
         def states(of: Sequence[PlacedStage]) -> tuple[StageState, ...]:
