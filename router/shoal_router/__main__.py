@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from shoal.errors import PlanError, ShoalError
+from shoal.leave import leave
 from shoal.logs import log_to_stderr
 from shoal.parent import die_with_parent
 from shoal.wire.tls import TlsDirectory
@@ -93,4 +94,4 @@ def run(settings: RouterSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
