@@ -120,10 +120,13 @@ async def test_compiling_says_how_far_it_is(office):
         running = {"name": "compile", "ready": False, "state": {"running": {}}}
         return {"phase": "Pending", "initContainerStatuses": [running]}
 
-    office.workloads.unwell = compiles
+    await office.reconcile()
+    assert "hf://unsloth/" in office.condition("ModelAvailable")["message"]
+    office.workloads.step()
+    office.workloads.unwell = lambda pod: compiles(pod) if "-model-" in pod["metadata"]["name"] else None
     await office.reconcile()
     office.workloads.step()
-    (pod,) = office.names(POD)
+    (pod,) = [name for name in office.names(POD) if "-model-" in name]
     office.cluster.logs[pod, "compile"] = "compiling: layer-012, 40 % of 4321 MB"
     outcome = await office.reconcile()
     assert outcome.look_again == 20
