@@ -71,7 +71,11 @@ class _Process:
             max_frame_bytes=settings.max_frame_bytes,
         )
         server = StageServer(
-            self._load, description, Patience(step=settings.step_seconds, drain=settings.drain_seconds)
+            self._load,
+            description,
+            Patience(step=settings.step_seconds, drain=settings.drain_seconds),
+            settings.tls,
+            settings.health_listen,
         )
         address = await server.start(settings.listen)
         announce("listening", address=address)
