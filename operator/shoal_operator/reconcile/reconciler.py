@@ -197,8 +197,14 @@ class Reconciler:
             short_of=planned.short_of if placed else "",
             router=routers[0] if routers else None,
             router_deployment=_deployment(observed, intent),
+            router_needs=_router_needs(intent),
         )
 
 
 def _deployment(observed: Observed, intent: Intent) -> Object | None:
     return observed.child(Ref(DEPLOYMENT, intent.namespace, router_name(intent.name)))
+
+
+def _router_needs(intent: Intent) -> str:
+    secret = intent.model.spec.router.api_keys_secret_ref
+    return f"Secret {secret.name} with entry {secret.key} (spec.router.apiKeysSecretRef)" if secret is not None else ""

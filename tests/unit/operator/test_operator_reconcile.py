@@ -184,3 +184,19 @@ async def test_events_tell_decisions_once(office):
     assert ("Serving", "Normal") in said
     assert len(said) == len(set(said))
     assert not [each for each in said if each[1] == "Warning"]
+
+
+async def test_a_router_that_waits_for_its_keys_says_which_secret_it_needs(office):
+    office.workloads.unwell = lambda pod: (
+        {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "router", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        }
+        if pod["metadata"]["labels"]["shoal.dev/role"] == "router"
+        else None
+    )
+    office.apply(stages={"count": 2}, router={"apiKeysSecretRef": {"name": "llm-keys"}})
+    await office.settle()
+    condition = office.condition("RouterReady")
+    assert condition["reason"] == "Starting"
+    assert "it needs Secret llm-keys with entry api-keys (spec.router.apiKeysSecretRef)" in condition["message"]
