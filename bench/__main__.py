@@ -21,6 +21,7 @@ BENCHES = {
     "export": "bench.export",
     "operator": "bench.operator",
     "single-node": "bench.single_node",
+    "two-nodes": "bench.two_nodes",
 }
 
 
