@@ -1,10 +1,11 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
-    python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--prefill-chunk N] [--no-prefix-cache] [serve options …]
+    python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
+                                       [options of python -m shoal_stage serve …]
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
-STAGE_CORES, pinned to that core and cut as the planner cuts; the router's part runs in this process on the cores that
-it was started on.
+STAGE_CORES, pinned to that core; `--layers` says how many each one has, else the planner cuts. The router's part runs
+in this process on the cores that it was started on.
 
 Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "timings"}. `tokens` may
 be a list, one count a prompt. All prompts begin at once; with "after": k the first one begins alone, and the others
@@ -29,14 +30,14 @@ from typing import Any
 
 import uvloop
 
-from bench.systems.cut import planned_cut
+from bench.systems.cut import cut_blocks
 from bench.workers import Message, answer
 from shoal.manifest import Manifest, read_manifest
-from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
 from shoal.wire.messages import SamplingParams
 from shoal_router.generation import GenerationRequest
+from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
-from shoal_router.pipeline.plan_source import FixedPlan, PlannedPipeline
+from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.answer import AnswerText
 from shoal_router.text.model import load_text_model
@@ -56,12 +57,19 @@ class _User:
 class Pipeline:
     """Stage processes and the step loop over them."""
 
-    def __init__(self, directory: Path, cores: list[int], settings: StepLoopSettings, options: list[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cores: list[int],
+        layers: tuple[int, ...],
+        settings: StepLoopSettings,
+        options: list[str],
+    ) -> None:
         self._text = load_text_model(directory)
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         manifest = read_manifest(directory)
-        ranges = planned_cut(manifest, len(cores))
+        ranges = cut_blocks(manifest, len(cores), layers)
         processes = [_start_stage(directory, blocks, core, options) for blocks, core in zip(ranges, cores, strict=True)]
         addresses = [json.loads(process.stdout.readline())["address"] for process in processes if process.stdout]
         self._steps = self._call(self._open(manifest, ranges, addresses, settings)).result(180)
@@ -69,20 +77,7 @@ class Pipeline:
     async def _open(
         self, manifest: Manifest, ranges: list[tuple[int, int]], addresses: list[str], settings: StepLoopSettings
     ) -> StepLoop:
-        nothing = MemorySum(weights=0, load_peak=0, kv=0, runtime=0)
-        stages = tuple(
-            StagePlan(
-                index=index,
-                node="bench",
-                device=Device.CPU,
-                block_start=start,
-                block_end=end,
-                memory=nothing,
-                address=address,
-            )
-            for index, ((start, end), address) in enumerate(zip(ranges, addresses, strict=True))
-        )
-        planned = PlannedPipeline(PipelinePlan(index=0, stages=stages), manifest.digest)
+        planned = planned_at(addresses, ranges, manifest.digest)
         steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings)
         await steps.start()
         await steps.wait_ready(120)
@@ -146,11 +141,12 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("directory", type=Path)
     parser.add_argument("cores", type=lambda text: [int(core) for core in text.split(",")])
+    parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), default=())
     parser.add_argument("--prefill-chunk", type=int, default=StepLoopSettings().prefill_chunk)
     parser.add_argument("--no-prefix-cache", action="store_true")
     given, options = parser.parse_known_args(argv)
     settings = StepLoopSettings(prefill_chunk=given.prefill_chunk, prefix_cache=not given.no_prefix_cache)
-    answer(Pipeline(given.directory, given.cores, settings, options).generate)
+    answer(Pipeline(given.directory, given.cores, given.layers, settings, options).generate)
 
 
 if __name__ == "__main__":
