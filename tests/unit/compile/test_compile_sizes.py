@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.manifest import Precision
 from shoal.plan.facts import ModelFacts
 from shoal.plan.facts_json import facts_from_json
 from shoal_stage.compile import CompileOptions, compile_model, resolve_source
@@ -14,13 +15,14 @@ def test_sizes_are_those_of_the_compiled_model(make_gguf, tmp_path):
     options = [f"--cache={tmp_path / 'cache'}", "--precision=INT8", f"--to={tmp_path / 'said'}"]
     assert main(["sizes", str(path), *options]) == 0
     said = facts_from_json((tmp_path / "said").read_text())
-    directory = compile_model(resolve_source(str(path), tmp_path), tmp_path / "model", CompileOptions("INT8"))
+    directory = compile_model(resolve_source(str(path), tmp_path), tmp_path / "model", CompileOptions(Precision.INT8))
     assert main(["report", f"--directory={directory}", f"--to={tmp_path / 'said'}"]) == 0
     compiled = facts_from_json((tmp_path / "said").read_text())
     assert said.digest is None
     assert said.shape == compiled.shape
     for early, late in zip(_blocks(said), _blocks(compiled), strict=True):
-        assert abs(early - late) <= 0.01 * late
+        # Beside its weights a compiled block holds some constants, which count in a model as small as this one.
+        assert late - 1024 <= early <= late
 
 
 def test_of_a_repository_the_config_is_enough(make_hf, tmp_path, monkeypatch):
