@@ -25,8 +25,9 @@ from shoal_operator.desired.store import store_claim, store_deployment, store_se
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was found out so far. `facts_key` and `origin` say what the facts were made
-    from; `placed` belongs to the plan."""
+    """What was found out so far. `facts_key` and `origin` say what the facts were made from; `placed` and `standbys`
+    belong to the plan. `hopeless`: by its `sizes` the model would fit nowhere, so it is not compiled yet.
+    """
 
     facts: ModelFacts | None = None
     sizes: ModelFacts | None = None
@@ -36,6 +37,7 @@ class Known:
     placed: tuple[PlacedStage, ...] = ()
     standbys: tuple[PlacedStage, ...] = ()
     cut: str = ""
+    hopeless: bool = False
 
 
 def desired_objects(intent: Intent, known: Known) -> list[Object]:
@@ -48,7 +50,7 @@ def desired_objects(intent: Intent, known: Known) -> list[Object]:
     if known.facts is None or known.facts_key != model_key(intent):
         if from_source and known.sizes is None:
             objects.append(sizes_job(intent))
-        else:
+        elif not known.hopeless:
             objects.append(model_job(intent, known.sizes))
         if known.sizes is not None:
             objects.append(sizes_config_map(intent, known.sizes, model_key(intent)))

@@ -147,7 +147,12 @@ class Reconciler:
         """The plan, what is known because of it, and whether stages and router are to be left as they are."""
         base = Known(state.facts, state.sizes, state.key, state.origin)
         if state.facts is None:
-            return Planned(None), base, False
+            if state.sizes is None:
+                return Planned(None), base, False
+            # Nobody waits for hours of compiling to hear that it does not fit.
+            outlook = plan_for(intent, state.sizes, observed, terms)
+            known = replace(base, hopeless=bool(outlook.problem))
+            return Planned(None, problem=outlook.problem, look_again=outlook.look_again), known, False
         if not state.current and not (state.origin == intent.origin == "source"):
             # The last model goes on being planned only while the next one is made in the same store.
             return Planned(observed.plan), base, True

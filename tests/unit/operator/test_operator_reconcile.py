@@ -115,6 +115,20 @@ async def test_another_source_is_compiled_while_the_last_model_serves(office):
     assert office.condition("Ready")["status"] == "True"
 
 
+async def test_what_would_not_fit_is_said_before_it_is_compiled(make_office, make_node):
+    office = make_office(make_node("pc-01", "4Gi"))
+    office.apply(stages={"count": 2})
+    await office.settle()
+    condition = office.condition("Planned")
+    assert (condition["status"], condition["reason"]) == ("False", "DoesNotFit")
+    assert "need 2 nodes, 1 can be used" in condition["message"]
+    assert not [name for name in office.names(JOB) if "-model-" in name]
+    office.cluster.put(make_node("pc-02", "28Gi"))
+    office.cluster.put(make_node("pc-03", "28Gi"))
+    await office.settle()
+    assert office.condition("Ready")["status"] == "True"
+
+
 async def test_compiling_says_how_far_it_is(office):
     def compiles(pod):
         running = {"name": "compile", "ready": False, "state": {"running": {}}}
