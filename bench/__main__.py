@@ -19,8 +19,12 @@ BENCHES = {
     "batching": "bench.batching",
     "exactness": "bench.exactness",
     "export": "bench.export",
+    "hop": "bench.hop",
     "operator": "bench.operator",
+    "prefill": "bench.prefill",
+    "prefix": "bench.prefix",
     "single-node": "bench.single_node",
+    "two-nodes": "bench.two_nodes",
 }
 
 

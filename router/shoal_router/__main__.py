@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import uvloop
 
 from shoal.errors import PlanError, ShoalError
+from shoal.leave import leave
 from shoal.logs import log_to_stderr
 from shoal.parent import die_with_parent
+from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
+from shoal_router.api.keys import ApiKeys
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
 from shoal_router.serve import listen, serve
@@ -64,10 +68,15 @@ def run(settings: RouterSettings) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
+    keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
     runtime = StepLoop(
-        RingOpener(PlanForModel(PlanFile(settings.plan), text.digest), prefill_chunk=settings.prefill_chunk),
+        RingOpener(
+            PlanForModel(PlanFile(settings.plan), text.digest),
+            prefill_chunk=settings.prefill_chunk,
+            tls=TlsDirectory(settings.tls_dir) if settings.tls_dir else None,
+        ),
         StepLoopSettings(
             prefill_chunk=settings.prefill_chunk,
             max_waiting=settings.max_queue,
@@ -77,10 +86,12 @@ def run(settings: RouterSettings) -> None:
         ),
     )
     api = ApiSettings(
-        served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
+        served_names=settings.served_names or (text.name,),
+        keep_alive_seconds=settings.keep_alive_seconds,
+        requests_per_key=settings.requests_per_key,
     )
-    uvloop.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds))
+    uvloop.run(serve(create_app(runtime, text, api, keys), runtime, bound, settings.grace_seconds))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -32,6 +32,7 @@ class ApiSettings(BaseModel):
     # OpenAI takes 4; agents and editors send more.
     max_stops: int = Field(default=16, ge=1)
     max_stop_chars: int = Field(default=256, ge=1)
+    requests_per_key: int | None = Field(default=None, ge=1, description="that run at a time; None: any number")
 
 
 class RouterSettings(BaseModel):
@@ -52,6 +53,9 @@ class RouterSettings(BaseModel):
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     grace_seconds: float = Field(default=25.0, ge=0, description="SIGTERM: how long running answers may take to end")
     die_with_parent: bool = False
+    api_keys: Path | None = Field(default=None, description="one key a line; None: everybody may call")
+    requests_per_key: int | None = Field(default=None, ge=1)
+    tls_dir: Path | None = Field(default=None, description="ca.crt, tls.crt, tls.key; None: plain hops")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -87,6 +91,13 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         action=argparse.BooleanOptionalAction,
         default=defaults["prefix_cache"],
         help="keep the KV pages of finished prompts for prompts that begin alike (default: yes)",
+    )
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="API keys, one a line, or sha256:HEX of one; callers need one"
+    )
+    parser.add_argument("--requests-per-key", type=int, metavar="N", help="that run at a time; more get 429")
+    parser.add_argument(
+        "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: mutual TLS with the stages"
     )
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))

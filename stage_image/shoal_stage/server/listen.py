@@ -1,4 +1,8 @@
-"""The gRPC server around a Stage: service, health, interceptor, port."""
+"""The gRPC server around a Stage: service, health, interceptor, port.
+
+With TLS nobody without a certificate of the pipeline gets in, and a kubelet has none: its probes then have a port of
+their own, which serves health and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
+from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.refusals import Refusals
@@ -26,34 +31,46 @@ SERVICE = "shoal.stage.v1.Stage"
 class StageServer:
     """A listening stage. `start`, then `stop`; both from the event loop that made it."""
 
-    def __init__(self, load: Callable[[], Engine], description: StageDescription, patience: Patience) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        description: StageDescription,
+        patience: Patience,
+        tls: TlsDirectory | None = None,
+        health_listen: str = "",
+    ) -> None:
+        self._tls = tls
+        self._health_listen = health_listen
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._health_updates: set[asyncio.Task[None]] = set()
-        self.stage = Stage(load, description, patience, self._on_state)
+        self.stage = Stage(load, description, patience, self._on_state, tls)
         self._server = grpc.aio.server(interceptors=[Refusals()], options=server_options(description.max_frame_bytes))
-        add_StageServicer_to_server(StageService(self.stage), self._server)  # type: ignore[no-untyped-call]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        add_StageServicer_to_server(StageService(self.stage, by_role=tls is not None), self._server)  # type: ignore[no-untyped-call]
+        self._probes = grpc.aio.server() if health_listen else None
+        for server in (self._server, self._probes):
+            if server is not None:
+                health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     async def start(self, listen: str) -> str:
         """Listen on `host:port` (port 0: any free one), begin to load; returns the address that others dial.
 
-        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had.
+        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had or TLS has no files.
         """
-        host, port = parse_address(listen)
         await self._report(StageState.LOADING)
-        _check_free(host, port)
-        try:
-            bound = self._server.add_insecure_port(f"{_bracketed(host)}:{port}")
-        except RuntimeError as error:
-            raise ResourceError(f"cannot listen on {listen}: {error}") from None
+        address = _bind(self._server, listen, self._tls)
+        if self._probes is not None:
+            _bind(self._probes, self._health_listen, None)
+            await self._probes.start()
         await self._server.start()
         self.stage.start()
-        return f"{_bracketed(host)}:{bound}"
+        return address
 
     async def stop(self) -> bool:
         """Drain and close. False when the step in hand did not end in time: only the process's end stops it then."""
         finished = await self.stage.drain()
         await self._server.stop(grace=1.0)
+        if self._probes is not None:
+            await self._probes.stop(grace=None)
         await asyncio.gather(*self._health_updates)
         return finished
 
@@ -71,6 +88,21 @@ class StageServer:
         status = serving.SERVING if state is StageState.READY else serving.NOT_SERVING
         for service in ("", SERVICE):
             await self._health.set(service, status)
+
+
+def _bind(server: grpc.aio.Server, listen: str, tls: TlsDirectory | None) -> str:
+    """Give the server its port; returns the address that others dial."""
+    host, port = parse_address(listen)
+    _check_free(host, port)
+    wanted = f"{_bracketed(host)}:{port}"
+    try:
+        if tls is None:
+            bound = server.add_insecure_port(wanted)
+        else:
+            bound = server.add_secure_port(wanted, tls.server_credentials())
+    except RuntimeError as error:
+        raise ResourceError(f"cannot listen on {listen}: {error}") from None
+    return f"{_bracketed(host)}:{bound}"
 
 
 def parse_address(text: str) -> tuple[str, int]:

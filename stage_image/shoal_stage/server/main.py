@@ -15,12 +15,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 
 import uvloop
 
 from shoal.errors import ShoalError, UsageError
+from shoal.leave import leave
 from shoal.logs import announce, log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
@@ -71,7 +71,11 @@ class _Process:
             max_frame_bytes=settings.max_frame_bytes,
         )
         server = StageServer(
-            self._load, description, Patience(step=settings.step_seconds, drain=settings.drain_seconds)
+            self._load,
+            description,
+            Patience(step=settings.step_seconds, drain=settings.drain_seconds),
+            settings.tls,
+            settings.health_listen,
         )
         address = await server.start(settings.listen)
         announce("listening", address=address)
@@ -85,7 +89,8 @@ class _Process:
             finished = await server.stop()
         failure = server.stage.failure
         if not finished:
-            _leave_at_once(failure)
+            # The compute thread is inside OpenVINO and cannot be stopped: leaving Python in order would wait for it.
+            leave(_say(failure))
         if failure is not None:
             raise failure
         return 0
@@ -113,13 +118,8 @@ class _Process:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _leave_at_once(failure: ShoalError | None) -> None:
-    """The compute thread is inside OpenVINO and cannot be stopped: leaving Python in order would wait for it."""
-    code = 0
-    if failure is not None:
-        print(f"error: {failure}", file=sys.stderr)  # noqa: T201 - the command's own output
-        code = failure.exit_code
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+def _say(failure: ShoalError | None) -> int:
+    if failure is None:
+        return 0
+    print(f"error: {failure}", file=sys.stderr)  # noqa: T201 - the command's own output
+    return failure.exit_code
