@@ -1,0 +1,9 @@
+"""Sources of drafts behind `shoal_router.schedule.drafting.Drafter`. All but `model` are pure and know no clock.
+
+matches      a text with an index of its n-grams: where did what now ends occur before, and how much of it
+shared       finished answers of each group, in bounded memory
+suffix       continues the longest match in the sequence itself or in finished answers
+ngram        continues the last occurrence of the last few ids, in the sequence only
+composite    several sources as one: the first that is sure enough, or one's ids and another's after them
+fake         right and wrong ids by a script, for tests of what uses a Drafter
+"""
