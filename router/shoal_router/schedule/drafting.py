@@ -1,7 +1,9 @@
-"""Where drafts come from, as the scheduler sees it: the seam between speculation and its sources.
+"""The seam between the scheduler and whatever proposes tokens: n-grams, suffix trees, a draft model, or a mix of them.
 
-The scheduler tells a source what became text and asks it to continue. Sources (a suffix index, n-grams, a draft model)
-live in `shoal_router.draft`; this module knows none of them, so that the scheduler stays free of I/O.
+    begin ──> propose, commit, propose, … ──> end          one sequence's life
+
+A draft is only ever a guess: the last stage verifies each id by drawing the token itself, so a source cannot change a
+text, only how soon it comes. That is why the scheduler may ask with a suffix that is not true yet.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed ids. `tokens`: 1 to `limit` ids, never padded. `source`: its name in statistics.
+    """A guess at the next ids of a sequence.
 
-    `confidence`: the source's own estimate, for each id, that it is accepted given that the ids before it are; a
-    constant prior will do.
+    `tokens`: 1 … limit ids, never padded. `source`: its name in statistics, such as "suffix", "ngram" or "model".
+    `confidence`: for each id the source's own estimate that it is accepted, given the ids before it; a source that
+    cannot tell gives a constant, which the scheduler corrects by what really was accepted.
     """
 
     tokens: tuple[int, ...]
@@ -25,24 +28,24 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """Synchronous and cheap: a source that computes elsewhere answers with what it has by now."""
+    """Where drafts come from. Synchronous, cheap: a source that computes elsewhere answers with what it has by now."""
 
     def begin(self, seq: int, tokens: Sequence[int], group: str) -> None:
         """A sequence starts, or is known again, with these committed ids.
 
-        `group` is the scope in which finished answers may be shared (an API key); '' stands for all.
+        `group` is the scope in which finished answers may be shared (an API key); "" is all.
         """
         ...
 
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
-        """Continue the committed ids and `suffix` (sent, not committed: read, never learned) by at most `limit` ids.
+        """Continue the committed ids and then `suffix`, ids that were sent but are not committed (optimistic).
 
-        None when there is nothing good.
+        At most `limit` ids; None when there is nothing good.
         """
         ...
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
-        """These ids became text, in order."""
+        """Ids that became text, in order."""
         ...
 
     def end(self, seq: int) -> None:
