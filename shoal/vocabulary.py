@@ -33,7 +33,7 @@ def read_vocabulary(directory: Path, manifest: Manifest) -> Vocabulary:
         tokens = _tokens(document)
     except FileNotFoundError:
         raise ManifestError(f"{path} is missing: compile the model again") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ManifestError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
     text = json.dumps(sorted(tokens.items()), ensure_ascii=True, separators=(",", ":"))
     return Vocabulary(manifest.name, max(tokens) + 1, hashlib.sha256(text.encode()).hexdigest())

@@ -45,11 +45,9 @@ class Ahead:
         """What is there behind the suffix by now. A suffix that is not what was drafted is told, and waits."""
         others = len(self.text) - self.committed
         taken = len(suffix) - others
-        if (
-            taken < 0
-            or list(suffix[:others]) != self.text[self.committed :]
-            or list(suffix[others:]) != [token for token, _ in islice(self.drafts, taken)]
-        ):
+        if list(suffix[:others]) != self.text[self.committed :] or list(suffix[others:]) != [
+            token for token, _ in islice(self.drafts, taken)
+        ]:
             self._rewrite(self.committed, suffix)
             return [], []
         found = list(islice(self.drafts, taken, taken + limit))

@@ -13,6 +13,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shoal.vocabulary import Vocabulary
 from shoal.wire.drafts import DraftModel
 from shoal.wire.messages import Row
@@ -23,6 +26,14 @@ from shoal_stage.server.stage import Patience
 
 LOCAL = "127.0.0.1:0"
 VOCABULARY = Vocabulary("fake", 256, "f" * 64)
+
+
+class SureEngine(FakeEngine):
+    """A FakeEngine that is nearly certain of each id: one that is not is never asked to draft far ahead."""
+
+    def run(self, rows: Sequence[Row], hidden: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """See Engine.run."""
+        return super().run(rows, hidden) * np.float32(1000)
 
 
 @dataclass(slots=True)
@@ -48,7 +59,7 @@ async def start_draft(
     blocks: int = 128,
 ) -> AsyncIterator[DraftHandle]:
     """A draft server on the loopback. `on_run` is called on the compute thread before each step with its rows."""
-    engine = FakeEngine(0, 6, sequences=sequences, blocks=blocks, on_run=on_run)
+    engine = SureEngine(0, 6, sequences=sequences, blocks=blocks, on_run=on_run)
     model = DraftModel(vocabulary.model, "0" * 64, vocabulary.size, vocabulary.digest, engine.capacity.max_context)
     server = DraftServer(load or (lambda: engine), model, patience or Patience(drain=5.0), prefill_chunk=prefill_chunk)
     address = await server.start(listen)

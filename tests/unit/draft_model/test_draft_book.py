@@ -72,6 +72,7 @@ def test_a_text_that_turned_out_otherwise_is_cut_and_what_fits_is_kept_and_sent_
     kept = drafting.book.update(OWNER, said(1, 1, 3, drafted[:2], 5, ahead=2))
     assert kept is not None
     assert (kept.version, kept.base, list(kept.tokens)) == (1, 5, drafted[2:])
+    assert len(kept.confidence) == len(kept.tokens)
     assert drafting.drain() == []
     other = [*prompt, drafted[0], 99]
     assert drafting.book.update(OWNER, said(1, 2, 4, [99], 5)) is None
