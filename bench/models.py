@@ -9,6 +9,7 @@ from shoal.manifest import Precision
 from shoal.resource import load_sharded_model
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+from shoal_stage.compile.compiler import FORMAT
 
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "smollm2.yaml"
 
@@ -26,7 +27,8 @@ def smollm2(precision: Precision = Precision.INT4) -> BenchModel:
     source = load_sharded_model(_EXAMPLE).spec.model.source
     assert source is not None, "the example names a source"
     resolved = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    directory = models_dir() / f"bench-smollm2-{precision.lower()}"
+    # A directory that is there is never compiled again; one of an older compiler must not be what is measured.
+    directory = models_dir() / f"bench-smollm2-{precision.lower()}-format{FORMAT}"
     compile_model(resolved, directory, CompileOptions(precision=precision, name="smollm2"))
     return BenchModel(directory, resolved.path)
 

@@ -26,12 +26,14 @@ _GENAI = ("SDPA", "PA")
 def run(quick: bool) -> Report:
     """Measure; `quick` makes few tokens and rounds."""
     model = smollm2()
-    tokens, rounds = (32, 2) if quick else (128, 9)
+    tokens, rounds = (32, 2) if quick else (96, 15)
     report = Report()
     prompt = list(load_text_model(model.directory).encode(_PROMPT, add_special_tokens=False))
     hop = _measure_path(model, prompt, tokens, rounds)
-    best = max(_GENAI, key=lambda backend: hop.spread(f"genai {backend}").median)
+    best = min(_GENAI, key=lambda backend: hop.ratio("stage paged", f"genai {backend}").median)
     report.add("stage_over_genai", hop.ratio("stage paged", f"genai {best}"))
+    for backend in _GENAI:
+        report.add(f"stage_over_genai_{backend.lower()}", hop.ratio("stage paged", f"genai {backend}"))
     report.add("stateful_stage_over_genai", hop.ratio("stage stateful", f"genai {best}"))
     # In one process nothing waits, so short rounds in quick alternation suffer least from neighbours.
     split = _measure_split(model, prompt, 32, 2 if quick else 25)
@@ -42,7 +44,7 @@ def run(quick: bool) -> Report:
         report.add(f"tokens_per_s.{name}", hop.spread(name))
     report.notes += [
         f"{tokens} greedy tokens after a prompt of {len(prompt)}; every system on core {last_core()}, alternating",
-        f"GenAI ran the same INT4 weights as one model; its {best} backend was the faster one and is the one compared",
+        f"GenAI ran the same INT4 weights as one model; its {best} backend did better beside us and is the one compared",
     ]
     return report
 

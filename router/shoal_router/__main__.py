@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from shoal.errors import PlanError, ShoalError
+from shoal.leave import leave
 from shoal.logs import log_to_stderr
 from shoal.parent import die_with_parent
 from shoal_router.api.app import create_app
@@ -83,4 +84,4 @@ def run(settings: RouterSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal.errors import ResourceError, ShoalError, UsageError
+from shoal.leave import leave
 
 _USAGE = "usage: python -m shoal_stage compile|serve|draft …"
 
@@ -47,4 +48,4 @@ def _compile(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -5,5 +5,6 @@ shared       finished answers of each group, in bounded memory
 suffix       continues the longest match in the sequence itself or in finished answers
 ngram        continues the last occurrence of the last few ids, in the sequence only
 composite    several sources as one: the first that is sure enough, or one's ids and another's after them
-fake         right and wrong ids by a script, for tests of what uses a Drafter
+model        a small model in a process of its own, talked to by gRPC
+ahead, pace  what is known of its drafts of one sequence, and how fast that grows
 """

@@ -11,6 +11,7 @@ from shoal.manifest import Manifest
 from shoal.plan.document import Device
 from shoal_stage.engine.chain import build_chain
 from shoal_stage.engine.interface import Engine
+from shoal_stage.engine.merge import merge_small_products
 from shoal_stage.engine.paged import PagedEngine
 from shoal_stage.engine.selftest import check_against, check_memory
 from shoal_stage.engine.settings import EngineKind, EngineSettings
@@ -39,6 +40,8 @@ def _load(
     kind: EngineKind, directory: Path, manifest: Manifest, start: int, end: int, settings: EngineSettings
 ) -> Engine:
     chain = build_chain(directory, manifest, start, end)
+    if settings.device is Device.CPU:
+        merge_small_products(chain.model)
     engine = PagedEngine if kind is EngineKind.PAGED else StatefulEngine
     return engine(chain, manifest.shape, settings)
 

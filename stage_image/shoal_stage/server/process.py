@@ -14,10 +14,10 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import Protocol
 
 from shoal.errors import ShoalError
+from shoal.leave import leave
 from shoal.logs import announce
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ async def serve_until_told(server: Server, listen: str) -> int:
     finally:
         finished = await server.stop()
     if not finished:
-        _leave_at_once(server.failure)
+        # The compute thread is inside OpenVINO and cannot be stopped: leaving Python in order would wait for it.
+        leave(_say(server.failure))
     if server.failure is not None:
         raise server.failure
     return 0
@@ -92,13 +93,8 @@ async def _first(*events: asyncio.Event) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _leave_at_once(failure: ShoalError | None) -> None:
-    """The compute thread is inside OpenVINO and cannot be stopped: leaving Python in order would wait for it."""
-    code = 0
-    if failure is not None:
-        print(f"error: {failure}", file=sys.stderr)  # noqa: T201 - the command's own output
-        code = failure.exit_code
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+def _say(failure: ShoalError | None) -> int:
+    if failure is None:
+        return 0
+    print(f"error: {failure}", file=sys.stderr)  # noqa: T201 - the command's own output
+    return failure.exit_code

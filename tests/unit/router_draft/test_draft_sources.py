@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal_router.draft.composite import FirstOf, Sure, WithTail
-from shoal_router.draft.fake import ScriptedDrafter
 from shoal_router.draft.ngram import NgramDrafter
 from shoal_router.draft.suffix import SuffixDrafter
 from shoal_router.schedule.drafting import Draft, Drafter
@@ -162,20 +161,6 @@ def test_a_source_that_is_not_sure_is_cut_short():
     falling = Fixed("model", (1, 2, 3))
     falling.draft = Draft((1, 2, 3), "model", (0.9, 0.3, 0.8))
     assert Sure(falling, 0.5).propose(1, [], 8) == Draft((1,), "model", (0.9,))
-
-
-def test_the_scripted_source_is_right_and_wrong_as_told():
-    drafter = ScriptedDrafter(lambda text: len(text), [True, False])
-    drafter.begin(1, [0], "")
-    assert ids_of(drafter.propose(1, [], 3)) == (1, 3, 3)
-    assert ids_of(drafter.propose(1, [1, 2], 1)) == (4,)
-    drafter.commit(1, [1, 2])
-    assert drafter.texts == {1: [0, 1, 2]}
-    with pytest.raises(ValueError, match="0 ids"):
-        drafter.propose(1, [], 0)
-    drafter.end(1)
-    assert drafter.drafted == 4
-    assert drafter.texts == {}
 
 
 def test_a_proposal_on_a_text_of_4000_ids_is_cheap():

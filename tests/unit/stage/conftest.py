@@ -52,13 +52,24 @@ def until() -> Until:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model directory (F32, 5 blocks)."""
+    return build_tiny(tmp_path_factory, Precision.F32)
+
+
+@pytest.fixture(scope="session")
+def tiny_int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same checkpoint in INT4."""
+    return build_tiny(tmp_path_factory, Precision.INT4)
+
+
+def build_tiny(tmp_path_factory: pytest.TempPathFactory, precision: Precision) -> Path:
+    """Write the checkpoint and its model directory."""
     source, target = tmp_path_factory.mktemp("tiny-checkpoint"), tmp_path_factory.mktemp("tiny-model")
     (source / "config.json").write_text(json.dumps(CONFIG))
     rng = np.random.default_rng(1)
     weights = {name: rng.normal(len(shape) == 1, 0.35, shape) for name, shape in shapes().items()}
     save_file({name: value.astype(np.float32) for name, value in weights.items()}, source / "model.safetensors")
     checkpoint = open_checkpoint(source)
-    storage = storage_for(checkpoint.architecture, Precision.F32)
+    storage = storage_for(checkpoint.architecture, precision)
     (target / "blocks").mkdir()
     blocks = []
     for place in block_names(checkpoint.architecture.layers):
@@ -69,7 +80,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Manifest(
         name="tiny",
         source_sha256="0" * 64,
-        precision=Precision.F32,
+        precision=precision,
+        group_size=storage.layers.group if storage.layers else None,
         shape=checkpoint.architecture.shape(),
         tied_embeddings=False,
         blocks=tuple(blocks),
