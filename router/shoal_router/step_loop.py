@@ -9,6 +9,9 @@ wait. One task opens the pipeline, reads its results, and when it is lost opens 
 running are then computed again from their ids (the same seed and position give the same token) and their streams go on.
 How often and how long a request waits for that is bounded; afterwards it fails with the reason, while the loop keeps
 trying, so that the service is back as soon as the stages are.
+
+With a drafter, sequences speculate (schedule/speculation): the loop only passes it on, with the settings and what the
+stages measured. A drafter that computes elsewhere calls `nudge` when it has more to offer.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError, StageError
+from shoal.resource import SpeculativeMode
 from shoal.wire.messages import Step
 from shoal_router.generation import (
     FinishReason,
@@ -34,8 +38,11 @@ from shoal_router.generation import (
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
+from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.plan import SequenceEvent
+from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.scheduler import Scheduler
+from shoal_router.schedule.speculation import SpeculationStats, Speculator
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +60,7 @@ class StepLoopSettings:
     micro_batches: int = 0
     max_waiting: int = 256
     prefix_cache: bool = True
+    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     recovery_attempts: int = 3
     recovery_seconds: float = 120.0
     open_seconds: float = 600.0
@@ -76,11 +84,14 @@ class StepLoop:
         opener: PipelineOpener,
         settings: StepLoopSettings | None = None,
         *,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
+        self._drafter = drafter
         self._clock = clock
+        self.speculation = SpeculationStats()
         self._scheduler: Scheduler | None = None
         self._pipeline: Pipeline | None = None
         self._clients: dict[int, _Client] = {}
@@ -161,6 +172,10 @@ class StepLoop:
 
     # ---- steps
 
+    def nudge(self) -> None:
+        """The drafter has more to offer than when it was last asked: send what may be sent. On the event loop only."""
+        self._pump()
+
     def _pump(self) -> None:
         """Send whatever may be sent. A release goes out before the step whose memory it freed."""
         pipeline, scheduler = self._pipeline, self._scheduler
@@ -178,7 +193,7 @@ class StepLoop:
         """Take results until the pipeline is lost. The next steps leave before anything is delivered."""
         while True:
             result = await pipeline.result()
-            events = scheduler.update(result.outcomes, self._clock())
+            events = scheduler.update(result.outcomes, self._clock(), result.timings)
             self._pump()
             self._timings.add(result.timings)
             for event in events:
@@ -248,6 +263,7 @@ class StepLoop:
                 prefill_chunk=settings.prefill_chunk,
                 max_waiting=settings.max_waiting,
                 prefix_cache=settings.prefix_cache,
+                speculator=self._speculator(facts.vocab_size),
             )
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
@@ -258,6 +274,13 @@ class StepLoop:
         self._opened.set()
         self._pump()
         return self._scheduler
+
+    def _speculator(self, vocab_size: int) -> Speculator | None:
+        """None: every step takes the plain path."""
+        settings = self._settings.speculation
+        if self._drafter is None or settings.mode is SpeculativeMode.OFF:
+            return None
+        return Speculator(self._drafter, settings, vocab_size=vocab_size, stats=self.speculation)
 
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"

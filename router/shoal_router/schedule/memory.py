@@ -63,8 +63,19 @@ class KvMemory:
         """Blocks for all ids of `seq`; False, and nothing changed, when they run out."""
         return self.blocks.grow(seq.blocks, len(seq.tokens))
 
+    def stretch(self, seq: Sequence, tokens: int, reserve: int) -> int:
+        """Blocks for up to `tokens` positions of `seq`, as far as `reserve` blocks stay for others.
+
+        Returns how many positions the sequence's blocks hold then, `tokens` at most.
+        """
+        blocks = self.blocks
+        spare = max(blocks.available - (reserve if self.shares else 0), 0)
+        tokens = min(tokens, (len(seq.blocks) + spare) * blocks.block_size)
+        blocks.grow(seq.blocks, tokens)
+        return tokens
+
     def acknowledge(self, seq: Sequence, end: int) -> None:
-        """The stages have computed the positions before `end`: full blocks among them may be reused."""
+        """The stages have computed the positions before `end` from committed ids: full blocks may be reused."""
         seq.acknowledged = end
         full = end // self.blocks.block_size
         if self._caches and full > seq.published:

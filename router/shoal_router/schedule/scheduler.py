@@ -11,9 +11,16 @@ of them at most, since its next token needs the last; they are spread evenly. Pr
 `prefill_chunk` tokens a step, decode rows first; the chunks of one prompt follow each other without waiting, so that
 every stage works on another chunk, and one more step than `depth` may be in flight to keep the first stage fed.
 
+**Speculation** (with a Speculator). A decode row may carry guesses, which the last stage verifies; and while fewer
+steps are in flight than fill the ring, a sequence runs ahead: a further row of guesses leaves before the first is
+verified. Rows that feed a committed id, the heads, always go first and exactly as they would without speculation: a
+step that runs ahead counts beside the micro-batches. Guesses fill what is left of the token budget and never take a
+block that another sequence is about to need. A wrong guess costs no round trip: see `Sequence.diverge`.
+
 **Order.** First come, first served. The head of the queue is never overtaken. When blocks run out, the sequence that
 came last gives its blocks back and is computed again later; it never takes blocks from one that came before it. So the
-oldest sequence always proceeds, and with it everything. A sequence with rows in flight is never preempted.
+oldest sequence always proceeds, and with it everything. A sequence with rows in flight is never preempted, and none
+runs ahead while a head waits: so rows in flight come to an end.
 
 **Memory** goes back when no row of the sequence is in flight. With one FIFO through all stages an earlier return could
 not do harm, since a new owner's rows run after the old ones; it is a guard for links that can reorder or replay.
@@ -25,13 +32,14 @@ from collections import Counter, deque
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 
-from shoal.wire.messages import KvCapacity, RowOutcome
+from shoal.wire.messages import KvCapacity, RowOutcome, StageTiming
 from shoal_router.generation import ContextLengthExceeded, FinishReason, GenerationRequest
-from shoal_router.schedule.batch import Batch, SentStep
+from shoal_router.schedule.batch import Batch, SentRow, SentStep
 from shoal_router.schedule.memory import KvMemory
 from shoal_router.schedule.plan import Load, OutcomeMismatch, SequenceEvent, StepPlan
 from shoal_router.schedule.queue import WaitingQueue
-from shoal_router.schedule.sequence import Sequence, SequenceState
+from shoal_router.schedule.sequence import Guess, Sequence, SequenceState
+from shoal_router.schedule.speculation import Speculator
 
 
 class Scheduler:
@@ -47,11 +55,13 @@ class Scheduler:
         prefill_chunk: int = 256,
         max_waiting: int = 256,
         prefix_cache: bool = True,
+        speculator: Speculator | None = None,
     ) -> None:
         if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
             raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
         self._prefill_chunk = prefill_chunk
         self._prefix_cache = prefix_cache
+        self._speculator = speculator
         self._ids = count()
         self._sequences: dict[int, Sequence] = {}
         self._waiting = WaitingQueue(max_waiting)
@@ -65,6 +75,9 @@ class Scheduler:
         self._ready: deque[Sequence] = deque()
         self._in_flight: deque[SentStep] = deque()
         self._decoding_steps = 0
+        self._steps_ahead = 0
+        if self._speculator is not None:
+            self._speculator.start_over(depth)
 
     @property
     def max_context(self) -> int:
@@ -99,6 +112,7 @@ class Scheduler:
             params=request.params,
             limit=min(prompt_len + (request.max_tokens or self.max_context), self.max_context),
             stop_token_ids=request.stop_token_ids,
+            group=request.group,
         )
         self._sequences[seq.id] = seq
         self._waiting.put(seq)
@@ -123,16 +137,18 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan | None:
         """The next micro-batch; None when nothing can run or enough is in flight."""
-        if len(self._in_flight) > self._depth:
-            return None
         batch = Batch(with_tables=self._memory.shares)
-        self._add_decode_rows(batch)
-        decode_rows = len(batch.rows)
-        prefill_tokens = self._add_prefill_rows(batch, max(self._prefill_chunk - decode_rows, 1), now)
+        decode_rows = prefill_tokens = 0
+        if len(self._in_flight) - self._steps_ahead <= self._depth:
+            self._add_decode_rows(batch)
+            decode_rows = len(batch.rows)
+            prefill_tokens = self._add_prefill_rows(batch, max(self._prefill_chunk - batch.tokens, 1), now)
+        ahead = not batch.rows and self._add_row_ahead(batch)
         if not batch.rows:
             return None
-        self._in_flight.append(SentStep(batch.sent, decode_rows > 0))
+        self._in_flight.append(SentStep(batch.sent, decode_rows > 0, ahead, not prefill_tokens, batch.tokens, now))
         self._decoding_steps += decode_rows > 0
+        self._steps_ahead += ahead
         return StepPlan(tuple(batch.rows), decode_rows, prefill_tokens)
 
     def _add_decode_rows(self, batch: Batch) -> None:
@@ -143,14 +159,40 @@ class Scheduler:
         # all that decode, so that a lopsided split (after some sequences ended) levels out.
         decoding = len(self._running) - len(self._prefilling)
         share = min(-(-len(self._ready) // free_steps), -(-decoding // self._depth))
+        heads: list[Sequence] = []
         starved: list[Sequence] = []
-        while self._ready and len(batch.rows) < share:
+        while self._ready and len(heads) < share:
             seq = self._ready.popleft()
-            if self._make_room(seq):
-                batch.add(seq, seq.remaining)
-            else:
-                starved.append(seq)
+            (heads if self._make_room(seq, spared=heads) else starved).append(seq)
         self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
+        drafts: SequenceOf[tuple[Guess, ...]] = [()] * len(heads)
+        if self._speculator is not None:
+            budget = max(self._prefill_chunk - len(heads), 0)
+            drafts = self._speculator.widen(heads, steps=self._decoding_steps + 1, budget=budget)
+        for seq, draft in zip(heads, drafts, strict=True):
+            batch.add(seq, seq.remaining, self._fitting(seq, draft))
+
+    def _add_row_ahead(self, batch: Batch) -> bool:
+        """A row of guesses behind rows that are still under way, when nothing better can be sent."""
+        speculator = self._speculator
+        if speculator is None or self._ready or len(self._in_flight) >= speculator.credits:
+            return False
+        candidates = [seq for seq in self._running.values() if seq.awaited and seq.room > 0]
+        chosen = speculator.ahead(candidates, steps=len(self._in_flight) + 1, budget=self._prefill_chunk)
+        if chosen is not None:
+            seq, draft = chosen
+            if draft := self._fitting(seq, draft):
+                batch.add(seq, 0, draft)
+        return bool(batch.rows)
+
+    def _fitting(self, seq: Sequence, draft: tuple[Guess, ...]) -> tuple[Guess, ...]:
+        """As many of the guesses as have blocks, leaving one for each running sequence lest its head must wait."""
+        if not draft or self._speculator is None:
+            return ()
+        start = seq.num_computed + max(seq.remaining, 0)
+        draft = draft[: self._memory.stretch(seq, start + len(draft), reserve=len(self._running)) - start]
+        self._speculator.count_sent(draft)
+        return draft
 
     def _add_prefill_rows(self, batch: Batch, budget: int, now: float) -> int:
         taken = 0
@@ -177,14 +219,17 @@ class Scheduler:
         if not seq.begun:
             seq.begun, seq.admitted = True, now
             seq.cached_tokens = seq.num_computed
+            if self._speculator is not None:
+                self._speculator.begin(seq)
         self._running[seq.id] = seq
         self._prefilling.append(seq)
         return seq
 
-    def _make_room(self, seq: Sequence) -> bool:
-        """Blocks for all committed ids of `seq`, taken from later sequences if need be."""
+    def _make_room(self, seq: Sequence, *, spared: SequenceOf[Sequence]) -> bool:
+        """Blocks for all committed ids of `seq`, taken from later sequences if need be, but not from the `spared`."""
         while not self._memory.grow(seq):
-            idle = (other for other in self._running.values() if other.id > seq.id and not other.in_flight)
+            later = (other for other in self._running.values() if other.id > seq.id)
+            idle = (other for other in later if not other.in_flight and other not in spared)
             victim = max(idle, key=lambda other: other.id, default=None)
             if victim is None:
                 return False
@@ -210,6 +255,8 @@ class Scheduler:
             if not seq.in_flight:
                 self._forget(seq)
         seq.state = SequenceState.OVER
+        if self._speculator is not None:
+            self._speculator.end(seq)
 
     def _forget(self, seq: Sequence) -> None:
         self._memory.give_back(seq)
@@ -217,8 +264,10 @@ class Scheduler:
 
     # ---- results come back
 
-    def update(self, outcomes: SequenceOf[RowOutcome], now: float) -> list[SequenceEvent]:
-        """Take the result of the oldest step in flight.
+    def update(
+        self, outcomes: SequenceOf[RowOutcome], now: float, timings: SequenceOf[StageTiming] = ()
+    ) -> list[SequenceEvent]:
+        """Take the result of the oldest step in flight, and how long its stages took.
 
         Raises OutcomeMismatch when it does not answer that step; then no token of it was committed.
         """
@@ -229,29 +278,53 @@ class Scheduler:
             sent.check(drawn.get(sent.seq.id))
         step = self._in_flight.popleft()
         self._decoding_steps -= step.decodes
+        self._steps_ahead -= step.ahead
+        if self._speculator is not None and step.measures:
+            self._speculator.observe(step.tokens, timings, now - step.sent)
         events = []
         for sent in step.rows:
             seq = sent.seq
             seq.in_flight -= 1
             if sent.is_live:
-                self._memory.acknowledge(seq, sent.end)
                 if sent.sample:
-                    events.append(self._commit(seq, drawn[seq.id], now))
-            elif seq.state is SequenceState.OVER and not seq.in_flight:
-                self._forget(seq)
+                    events.append(self._commit(sent, drawn[seq.id], now))
+                else:
+                    self._memory.acknowledge(seq, sent.end)
+            else:
+                if self._speculator is not None:
+                    self._speculator.count_stale()
+                if seq.state is SequenceState.OVER and not seq.in_flight:
+                    self._forget(seq)
         return events
 
-    def _commit(self, seq: Sequence, outcome: RowOutcome, now: float) -> SequenceEvent:
+    def _commit(self, sent: SentRow, outcome: RowOutcome, now: float) -> SequenceEvent:
+        """Append what was drawn, up to the end of the answer, and settle the guesses that it answers."""
+        seq = sent.seq
+        seq.awaited -= 1
         taken = 0
         finish: FinishReason | None = None
+        hit = True
         while finish is None and taken < len(outcome.tokens):
-            finish = seq.commit(outcome.tokens[taken])
+            token = outcome.tokens[taken]
+            finish = seq.commit(token)
             taken += 1
-        if finish is None:
-            self._ready.append(seq)
-        else:
+            if seq.guesses:
+                guess = seq.guesses.popleft()
+                hit = guess.token == token
+                if self._speculator is not None:
+                    self._speculator.learn(seq, guess, hit)
+        if self._speculator is not None:
+            self._speculator.commit(seq, outcome.tokens[:taken])
+        # What was fed behind the last committed id but one may be a guess that was wrong.
+        self._memory.acknowledge(seq, min(sent.end, len(seq.tokens) - 1))
+        if finish is not None:
             self._waiting.learn(now - seq.admitted)
             self._end(seq)
+        else:
+            if not hit:
+                seq.diverge()
+            if not seq.awaited:
+                self._ready.append(seq)
         return SequenceEvent(seq.id, outcome.tokens[:taken], outcome.logprobs[:taken], finish, seq.cached_tokens)
 
     # ---- a new pipeline
@@ -281,18 +354,21 @@ class Scheduler:
         self._memory.check_integrity(seated)
         assert [seq.id for seq in self._waiting] == sorted(seq.id for seq in self._waiting), "the queue lost its order"
         assert self._decoding_steps == sum(step.decodes for step in self._in_flight)
+        assert self._steps_ahead == sum(step.ahead for step in self._in_flight)
         assert self._decoding_steps <= self._depth, "too many micro-batches are in flight"
-        assert len(self._in_flight) <= self._depth + 1, "too many steps are in flight"
+        assert len(self._in_flight) - self._steps_ahead <= self._depth + 1, "too many steps are in flight"
         rows = Counter(sent.seq.id for step in self._in_flight for sent in step.rows)
-        awaited = {sent.seq.id for step in self._in_flight for sent in step.rows if sent.sample}
+        awaited = Counter(sent.seq.id for step in self._in_flight for sent in step.rows if sent.sample and sent.is_live)
         for seq in self._sequences.values():
+            seq.check_integrity()
             assert seq.in_flight == rows[seq.id], f"sequence {seq.id}: {rows[seq.id]} rows are in flight"
-            assert seq.acknowledged <= seq.num_computed <= len(seq.tokens) <= seq.limit, f"sequence {seq.id}"
+            if seq.state is SequenceState.RUNNING:
+                assert seq.awaited == awaited[seq.id], f"sequence {seq.id}: {awaited[seq.id]} rows are awaited"
             places = [
                 seq in self._waiting,
                 seq in self._prefilling,
                 seq in self._ready,
-                seq.state is SequenceState.RUNNING and seq.id in awaited,
+                seq.state is SequenceState.RUNNING and awaited[seq.id] > 0,
                 seq.state is SequenceState.OVER and seq.in_flight > 0,
             ]
             assert sum(places) == 1, f"sequence {seq.id} is in {sum(places)} places"

@@ -223,16 +223,13 @@ def test_a_full_queue_says_when_to_come_back():
     assert refused.value.retry_after == pytest.approx(20.0)  # 5 s a sequence, 3 before it and itself
 
 
-def test_a_finished_sequence_is_cut_at_its_stop_token_and_at_its_limit():
+def test_a_sequence_ends_at_its_stop_token_and_at_its_limit():
     scheduler = Scheduler(capacity(), depth=1)
-    seq = scheduler.add(ask([1], 10, stop_token_ids=frozenset({5})))
-    row = scheduler.schedule(0.0).rows[0]
-    events = scheduler.update([RowOutcome(row.seq, row.version, 1, (4, 5, 6))], 0.0)
-    assert [(event.tokens, event.finish) for event in events] == [((4, 5), "stop")]
-    seq = scheduler.add(ask([1], 2))
-    row = scheduler.schedule(0.0).rows[0]
-    events = scheduler.update([RowOutcome(seq, row.version, 1, (4, 5, 6))], 0.0)
-    assert [(event.tokens, event.finish) for event in events] == [((4, 5), "length")]
+    scheduler.add(ask([1], 10, stop_token_ids=frozenset({5})))
+    assert [(event.tokens, event.finish) for event in answer(scheduler, scheduler.schedule(0.0), 4)] == [((4,), None)]
+    assert [(event.tokens, event.finish) for event in answer(scheduler, scheduler.schedule(0.0), 5)] == [((5,), "stop")]
+    scheduler.add(ask([1], 1))
+    assert [(event.tokens, event.finish) for event in answer(scheduler, scheduler.schedule(0.0))] == [((7,), "length")]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +239,7 @@ def test_a_finished_sequence_is_cut_at_its_stop_token_and_at_its_limit():
         [RowOutcome(0, 0, 2, (7,))],
         [RowOutcome(0, 1, 1, (7,))],
         [RowOutcome(0, 0, 1, ())],
+        [RowOutcome(0, 0, 1, (7, 8))],
         [RowOutcome(1, 0, 1, (7,))],
     ],
 )

@@ -1,0 +1,204 @@
+"""Speculation of one scheduler: asks the drafter, lets the policy choose, remembers what became of each guess.
+
+    scheduler ── heads ready ──> widen ──> guesses behind each head          (every step)
+              ── ring not full ─> ahead ──> a row of guesses only            (a lone user's pipeline would stand idle)
+              <── replies ──────  learn, count_stale, observe
+
+The text does not depend on anything here: a guess is verified by drawing the token itself. Only committed outcomes are
+learned from: what was in flight behind a wrong guess, or behind the end of an answer, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shoal.resource.serving import SpeculativeMode
+from shoal.wire.messages import StageTiming
+from shoal_router.schedule.acceptance import Acceptance
+from shoal_router.schedule.costs import StepCosts
+from shoal_router.schedule.drafting import Drafter
+from shoal_router.schedule.policy import SpeculationSettings, credits, price, width_ahead, widths
+from shoal_router.schedule.sequence import Guess
+from shoal_router.schedule.sequence import Sequence as Generation
+
+_FIRST_PROBE = 4
+_LONGEST_PROBE = 32
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """Drafted ids of one source: sent to the stages, judged by a committed outcome, and found right.
+
+    Ids behind a wrong one, or behind the end of an answer, were sent but are never judged.
+    """
+
+    proposed: int = 0
+    verified: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class SpeculationStats:
+    """Sums since the router started. `stale`: rows that came back for nothing, their guesses already refuted."""
+
+    sources: dict[str, SourceStats] = field(default_factory=dict)
+    stale: int = 0
+
+
+@dataclass(slots=True)
+class _Track:
+    """What one sequence taught. `silent`: ids committed since a guess was last judged; `patience`: how many it takes
+    until one guess is sent although none pays, to see whether that is still so.
+    """
+
+    acceptance: Acceptance
+    silent: int = 0
+    patience: int = _FIRST_PROBE
+
+
+class Speculator:
+    """Invariant: it tracks exactly the sequences that have begun and are not over."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        settings: SpeculationSettings,
+        *,
+        vocab_size: int,
+        stats: SpeculationStats | None = None,
+    ) -> None:
+        self.stats = stats or SpeculationStats()
+        self._drafter = drafter
+        self._settings = settings
+        self._vocab_size = vocab_size
+        self._shared = Acceptance()
+        self._tracks: dict[int, _Track] = {}
+        self._costs = StepCosts(1)
+
+    def start_over(self, depth: int) -> None:
+        """A new pipeline, which `depth` steps fill until measured: what steps cost is not known any more."""
+        self._costs = StepCosts(depth)
+
+    @property
+    def credits(self) -> int:
+        """Steps that may be in flight before no sequence may run ahead any more."""
+        return credits(self._settings, self._costs)
+
+    # ---- a sequence's life
+
+    def begin(self, seq: Generation) -> None:
+        """The sequence was admitted for the first time."""
+        self._tracks[seq.id] = _Track(Acceptance(self._shared))
+        self._drafter.begin(seq.id, seq.tokens, seq.group)
+
+    def commit(self, seq: Generation, tokens: Sequence[int]) -> None:
+        """Ids became text."""
+        self._tracks[seq.id].silent += len(tokens)
+        self._drafter.commit(seq.id, tokens)
+
+    def end(self, seq: Generation) -> None:
+        """The sequence is over; one that never began is ignored."""
+        if self._tracks.pop(seq.id, None) is not None:
+            self._drafter.end(seq.id)
+
+    # ---- rows go out
+
+    def widen(self, heads: Sequence[Generation], *, steps: int, budget: int) -> list[tuple[Guess, ...]]:
+        """Guesses for each row of a step. `steps`: decode steps in flight with this one; `budget`: most guesses."""
+        if self._settings.mode is SpeculativeMode.FIXED:
+            drafts = []
+            for seq in heads:
+                drafts.append(self._ask(seq, min(self._settings.max_tokens, budget)))
+                budget -= len(drafts[-1])
+            return drafts
+        least = len(heads) * price(self._costs, len(heads), steps)
+        drafts = [self._ask(seq, self._settings.max_tokens) if self._may_pay(seq, least) else () for seq in heads]
+        chances = [list(_chances(draft)) for draft in drafts]
+        taken = widths(chances, self._costs, steps=steps, budget=budget)
+        spare = budget - sum(taken)
+        for number, seq in enumerate(heads):
+            if spare > 0 and not taken[number] and drafts[number] and self._probe_is_due(seq):
+                taken[number] = 1
+                spare -= 1
+        return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
+
+    def ahead(
+        self, candidates: Iterable[Generation], *, steps: int, budget: int
+    ) -> tuple[Generation, tuple[Guess, ...]] | None:
+        """The sequence that runs ahead of its own verification, with its guesses; None when it pays for none.
+
+        The likeliest to be right so far goes first. `steps`: all steps in flight with this one; `budget`: most guesses.
+        """
+        for seq in sorted(candidates, key=lambda seq: (-seq.survival, seq.awaited, seq.id)):
+            draft = self._ask(seq, min(self._settings.max_tokens, budget))
+            if self._settings.mode is not SpeculativeMode.FIXED:
+                expected = 1.0 + sum(_chances(seq.guesses))
+                chances = list(_chances(draft, seq.survival))
+                draft = draft[: width_ahead(chances, expected, self._costs, steps=steps)]
+            if draft:
+                return seq, draft
+        return None
+
+    def count_sent(self, guesses: Iterable[Guess]) -> None:
+        """The guesses went to the stages."""
+        for guess in guesses:
+            self._source(guess.source).proposed += 1
+
+    # ---- results come back
+
+    def learn(self, seq: Generation, guess: Guess, hit: bool) -> None:
+        """A guess met the id that was committed in its place."""
+        source, track = self._source(guess.source), self._tracks[seq.id]
+        source.verified += 1
+        source.accepted += hit
+        track.acceptance.learn(guess.source, guess.position, guess.confidence, hit)
+        track.silent = 0
+        track.patience = 0 if hit else min(max(2 * track.patience, _FIRST_PROBE), _LONGEST_PROBE)
+
+    def count_stale(self) -> None:
+        """A row came back whose sequence had gone another way, or was over."""
+        self.stats.stale += 1
+
+    def observe(self, tokens: int, timings: Sequence[StageTiming], latency: float) -> None:
+        """A step came back `latency` seconds after it had left."""
+        self._costs.observe(tokens, timings, latency)
+
+    # ---- inside
+
+    def _ask(self, seq: Generation, limit: int) -> tuple[Guess, ...]:
+        """The drafter's guesses behind what is in flight, cut where the answer would end."""
+        limit = min(limit, seq.room)
+        if limit < 1:
+            return ()
+        draft = self._drafter.propose(seq.id, [guess.token for guess in seq.guesses], limit)
+        if draft is None:
+            return ()
+        acceptance = self._tracks[seq.id].acceptance
+        guesses = []
+        for position, (token, confidence) in enumerate(zip(draft.tokens[:limit], draft.confidence, strict=False)):
+            # An id that ends the answer is drawn all the same; nothing is ever read behind it. One beyond the
+            # vocabulary (a draft model's may be padded) would be refused by the stages.
+            if token in seq.stop_token_ids or not 0 <= token < self._vocab_size:
+                break
+            estimate = acceptance.estimate(draft.source, position, confidence)
+            guesses.append(Guess(token, draft.source, position, confidence, estimate))
+        return tuple(guesses)
+
+    def _may_pay(self, seq: Generation, least: float) -> bool:
+        """Whether to ask at all: not when the surest guess would be too dear, unless it is time to probe."""
+        return self._tracks[seq.id].acceptance.best() > least or self._probe_is_due(seq)
+
+    def _probe_is_due(self, seq: Generation) -> bool:
+        track = self._tracks[seq.id]
+        return track.silent >= track.patience
+
+    def _source(self, name: str) -> SourceStats:
+        return self.stats.sources.setdefault(name, SourceStats())
+
+
+def _chances(guesses: Iterable[Guess], chance: float = 1.0) -> Iterable[float]:
+    """For each guess the chance that it and all before it are accepted."""
+    for guess in guesses:
+        chance *= guess.estimate
+        yield chance
