@@ -70,7 +70,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ProposeReply:
-    """The first reply of a stream brings `model` only; the others what one step drafted, and how long it took."""
+    """The first reply of a stream brings `model` only, the others what one step drafted.
+
+    `step_us`: how long that step took; 0 when it says nothing of what one more draft costs.
+    """
 
     model: DraftModel | None = None
     proposals: tuple[Proposal, ...] = ()

@@ -1,15 +1,17 @@
 """Several sources as one.
 
-FirstOf     asks in order, and takes the first answer
-Sure        lets through only what its source is sure enough of
-WithTail    a source's ids, and behind them what another one makes of them: a model's prefix, an n-gram's tail
+FirstOf   asks in order, and takes the first answer: suffix, then n-gram
+Mixed     a draft model with the text's own repetitions before, behind and instead of it
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shoal_router.schedule.drafting import Draft, Drafter
+
+_SURE = 0.75
+"""A text's own draft that claims this much goes before the model: a long copy is right more often, and is there now."""
 
 
 class _Several:
@@ -41,44 +43,36 @@ class FirstOf(_Several):
         """See Drafter.propose."""
         for source in self._sources:
             draft = source.propose(seq, suffix, limit)
-            if draft is not None and draft.tokens:
+            if draft is not None:
                 return draft
         return None
 
 
-class Sure(_Several):
-    """A source's ids as long as its own estimate for each is at least `least`."""
+class Mixed(_Several):
+    """The text's own source where it is sure of itself, else the model's ids and behind them the text's.
 
-    def __init__(self, source: Drafter, least: float) -> None:
-        super().__init__(source)
-        self._least = least
+    While the model is `away` the text's source stands in. While it is only late nothing does: a weak guess would send
+    the model off to draft behind it.
+
+    A draft of two sources has a name of its own in statistics: what is learned of mixed drafts must turn neither the
+    model off nor the text's source (mesh-llm#938).
+    """
+
+    def __init__(self, text: Drafter, model: Drafter, away: Callable[[], bool]) -> None:
+        super().__init__(text, model)
+        self._text = text
+        self._model = model
+        self._away = away
 
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
         """See Drafter.propose."""
-        draft = self._sources[0].propose(seq, suffix, limit)
-        if draft is None:
-            return None
-        sure = next((at for at, each in enumerate(draft.confidence) if each < self._least), len(draft.tokens))
-        return Draft(draft.tokens[:sure], draft.source, draft.confidence[:sure]) if sure else None
-
-
-class WithTail(_Several):
-    """The head's ids, continued by the tail. A mixed draft has a name of its own in statistics.
-
-    What is learned of mixed drafts so never turns the head off on its own (mesh-llm#938), nor the tail.
-    """
-
-    def __init__(self, head: Drafter, tail: Drafter) -> None:
-        super().__init__(head, tail)
-        self._head = head
-        self._tail = tail
-
-    def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
-        """See Drafter.propose. Without a head there is no tail: it would be a draft of its own."""
-        head = self._head.propose(seq, suffix, limit)
-        if head is None or not 0 < len(head.tokens) < limit:
+        copied = self._text.propose(seq, suffix, limit)
+        if copied is not None and (copied.confidence[0] >= _SURE or self._away()):
+            return copied
+        head = self._model.propose(seq, suffix, limit)
+        if head is None or len(head.tokens) >= limit:
             return head
-        tail = self._tail.propose(seq, [*suffix, *head.tokens], limit - len(head.tokens))
+        tail = self._text.propose(seq, [*suffix, *head.tokens], limit - len(head.tokens))
         if tail is None:
             return head
         return Draft(head.tokens + tail.tokens, f"{head.source}+{tail.source}", head.confidence + tail.confidence)

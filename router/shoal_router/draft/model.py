@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +68,13 @@ class ModelDrafter:
         self._news = asyncio.Event()
         self._step_seconds = 0.0
         self._said = ""
+        self._when_more: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
+
+    def when_more(self, callback: Callable[[], None]) -> None:
+        """Call this whenever drafts have arrived: who was told that there are none may ask again."""
+        self._when_more = callback
 
     async def start(self) -> None:
         """Begin to look for the draft process; returns at once."""
@@ -208,6 +213,8 @@ class ModelDrafter:
         for proposal in reply.proposals:
             if (sequence := self._sequences.get(proposal.seq)) is not None:
                 sequence.ahead.receive(proposal)
+        if reply.proposals:
+            self._when_more()
 
     def _note(self, line: str) -> None:
         if line != self._said:

@@ -72,7 +72,9 @@ class DraftThread(EngineThread["_Said | _Left"]):
                 self._busy_since = started
                 drafted = book.done(rows, engine.run(rows, None))
                 self._busy_since = None
-                took = int((time.perf_counter() - started) * 1e6)
+                # A prompt's chunk says nothing of what one more draft costs.
+                decoding = sum(len(row.tokens) for row in rows) <= 2 * len(rows)
+                took = int((time.perf_counter() - started) * 1e6) if decoding else 0
                 for owner, proposals in drafted.items():
                     self._tell(self._listener.drafted, owner, ProposeReply(None, tuple(proposals), took))
 

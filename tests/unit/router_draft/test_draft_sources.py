@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal_router.draft.composite import FirstOf, Sure, WithTail
+from shoal_router.draft.composite import FirstOf, Mixed
 from shoal_router.draft.ngram import NgramDrafter
 from shoal_router.draft.suffix import SuffixDrafter
 from shoal_router.schedule.drafting import Draft, Drafter
@@ -124,7 +124,8 @@ class Fixed:
 
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
         self.heard.append(("propose", seq, tuple(suffix), limit))
-        return Draft(self.draft.tokens[:limit], self.draft.source, self.draft.confidence[:limit])
+        tokens = self.draft.tokens[:limit]
+        return Draft(tokens, self.draft.source, self.draft.confidence[:limit]) if tokens else None
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         self.heard.append(("commit", seq, tuple(tokens)))
@@ -145,22 +146,26 @@ def test_the_first_source_that_has_something_drafts_and_all_hear_of_the_text():
     assert unasked.heard == told
 
 
-def test_a_tail_continues_the_head_under_a_name_of_its_own():
-    head, tail = Fixed("model", (1, 2), 0.9), Fixed("suffix", (3, 4, 5), 0.4)
-    mixed = WithTail(head, tail)
+def test_a_tail_continues_the_models_ids_under_a_name_of_its_own():
+    text, model = Fixed("suffix", (3, 4, 5), 0.4), Fixed("model", (1, 2), 0.9)
+    mixed = Mixed(text, model, away=lambda: False)
     assert mixed.propose(7, [9], 4) == Draft((1, 2, 3, 4), "model+suffix", (0.9, 0.9, 0.4, 0.4))
-    assert tail.heard[-1] == ("propose", 7, (9, 1, 2), 2)
+    assert text.heard[-1] == ("propose", 7, (9, 1, 2), 2)
     assert mixed.propose(7, [9], 2) == Draft((1, 2), "model", (0.9, 0.9))
-    assert WithTail(Fixed("model", ()), tail).propose(7, [], 4) in (None, Draft((), "model", ()))
 
 
-def test_a_source_that_is_not_sure_is_cut_short():
-    drafter = begun(SuffixDrafter(), [*range(30), 90, 10, 11, 12])
-    assert Sure(drafter, 0.9).propose(1, [], 8) is None
-    assert ids_of(Sure(drafter, 0.5).propose(1, [], 8)) == (13, 14, 15)
-    falling = Fixed("model", (1, 2, 3))
-    falling.draft = Draft((1, 2, 3), "model", (0.9, 0.3, 0.8))
-    assert Sure(falling, 0.5).propose(1, [], 8) == Draft((1,), "model", (0.9,))
+def test_a_model_that_is_late_is_waited_for_and_one_that_is_away_is_replaced():
+    weak, late = Fixed("suffix", (3, 4), 0.4), Fixed("model", ())
+    assert Mixed(weak, late, away=lambda: False).propose(7, [], 4) is None
+    assert Mixed(weak, late, away=lambda: True).propose(7, [], 4) == weak.draft
+    silent = Fixed("suffix", ())
+    assert Mixed(silent, late, away=lambda: True).propose(7, [], 4) is None
+
+
+def test_a_copy_that_is_sure_comes_before_the_model():
+    sure, model = Fixed("suffix", (3, 4), 0.8), Fixed("model", (1, 2))
+    assert Mixed(sure, model, away=lambda: False).propose(7, [], 4) == sure.draft
+    assert model.heard == []
 
 
 def test_a_proposal_on_a_text_of_4000_ids_is_cheap():
