@@ -20,6 +20,7 @@ BENCHES = {
     "exactness": "bench.exactness",
     "export": "bench.export",
     "operator": "bench.operator",
+    "rewind": "bench.rewind",
     "single-node": "bench.single_node",
 }
 
