@@ -6,15 +6,15 @@ gives a constant gets its acceptance rate that way, one that gives a frequency k
 
 Learned for each sequence, source and position in the draft: a tail of n-grams that misses says nothing about the draft
 model before it, and one user's code says nothing about another one's chat. A new sequence starts from what all
-sequences taught, and every past outcome counts a tenth less with each new one.
+sequences taught, and old outcomes fade.
 """
 
 from __future__ import annotations
 
-_DECAY = 0.9
-_DECAY_SHARED = 0.99
-_PRIOR = 1.0
-_PRIOR_SHARED = 8.0
+_DECAY = 0.96
+_DECAY_SHARED = 0.998
+_PRIOR = 5.0
+_PRIOR_SHARED = 2.0
 _POSITIONS = 6
 _MOST = 0.99
 

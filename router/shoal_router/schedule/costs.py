@@ -68,8 +68,12 @@ class StepCosts:
 
     def cycle(self, tokens: float) -> float:
         """Seconds from a step's leaving to its result, when nothing else is in its way."""
+        return self.compute(tokens) + (self._network or 0.0)
+
+    def compute(self, tokens: float) -> float:
+        """Seconds that all stages together compute."""
         first, slope, _, _ = self._fit()
-        return first + slope * (tokens - 1) + (self._network or 0.0)
+        return first + slope * (tokens - 1)
 
     def bottleneck(self, tokens: float) -> float:
         """Seconds that the slowest stage computes: the least that lies between two results."""

@@ -29,6 +29,7 @@ class FakeDrafter:
     accuracy: float = 1.0
     silence: float = 0.0
     longest: int = 32
+    varies: bool = True
     confidence: float = 0.8
     source: str = "fake"
     texts: dict[int, list[int]] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class FakeDrafter:
         if self.rng.random() < self.silence:
             return None
         start = len(ids)
-        for _ in range(self.rng.randint(1, min(limit, self.longest))):
+        for _ in range(self.rng.randint(1, min(limit, self.longest)) if self.varies else min(limit, self.longest)):
             right = self.truth(seq, ids)
             ids.append(right if self.rng.random() < self.accuracy else right + 1)
         drafted = tuple(ids[start:])

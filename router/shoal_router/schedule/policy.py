@@ -8,6 +8,9 @@ for it, gets longer, times the rate at which tokens come now. So a token is adde
 where the period of `steps` steps in flight is the cycle, or, in a full ring, `steps` times the slowest stage. Chances
 fall along a draft, so taking the likeliest next token over all rows of the step is the optimum (for one row it is the
 threshold policy of SpecDec++, for many the goodput rule of TurboSpec, with the cost curve measured).
+
+A sequence that has the ring to itself need not put everything into one row: shorter rows that follow each other come
+back sooner, and in stages that would stand idle they are free. `chunk` says how short.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from math import inf, prod
 
 from shoal.resource.serving import SpeculativeMode
 from shoal_router.schedule.costs import StepCosts
 
 MOST_IN_FLIGHT = 24
 """Steps of one ring, however long its way: a stage takes no more than 32 frames unasked."""
+
+_POWER = 0.05
+"""Of the time that a row ahead keeps the stages busy it must save at least this share: they are other people's PCs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +85,32 @@ def widths(chances: Sequence[Sequence[float]], costs: StepCosts, *, steps: int, 
     return taken
 
 
-def width_ahead(chances: Sequence[float], expected: float, costs: StepCosts, *, steps: int) -> int:
-    """How many ids a row gets that runs ahead of its sequence's verification; 0: it stays.
+def chunk(estimates: Sequence[float], costs: StepCosts, users: int) -> int:
+    """How many tokens a row has at best when the next row need not wait for it: a sequence that runs ahead.
 
-    `chances[j]`: that all that is in flight and the row's first j+1 ids are accepted; `expected`: tokens that what is
-    in flight will give; `steps`: all steps in flight, this one included. When the guess is right, its tokens come a
-    slowest stage after those before them and not a cycle; when it is wrong, it may stand in the next row's way.
+    `estimates`: each guess's own chance; guesses further on are taken to be as likely as these are on average. Rows of
+    `m` tokens, each right throughout with chance `a`, follow each other at a slowest stage's time for each of `users`
+    sequences, until one is wrong. From one wrong guess to the next, however long the rows, come equally many tokens,
+    in a cycle and `a / (1 - a)` further rows; the best length makes that time the shortest.
     """
-    if not chances:
-        return 0
+    average = prod(estimates) ** (1 / len(estimates))
+    best, shortest = 1, inf
+    chance = 1.0
+    for rows in range(1, len(estimates) + 2):
+        chance *= estimates[rows - 1] if rows <= len(estimates) else average
+        seconds = costs.cycle(rows) + users * costs.bottleneck(rows) * chance / (1.0 - chance)
+        if seconds < shortest:
+            best, shortest = rows, seconds
+    return best
+
+
+def may_run_ahead(chance: float, costs: StepCosts, *, steps: int) -> bool:
+    """Whether a row leaves that is of use with this chance. `steps`: all steps in flight, this one included.
+
+    When it is, its tokens come a slowest stage after those before them and not a cycle; when it is not, it may stand in
+    the next row's way. In a ring that `steps` do not overfill it costs nothing but power.
+    """
     cycle, bottleneck = costs.cycle(1), costs.bottleneck(1)
-    gain = chances[0] * (cycle - bottleneck)
-    loss = (1.0 - chances[0]) * max(steps * bottleneck - cycle, 0.0)
-    if gain <= loss:
-        return 0
-    width = 0
-    for chance in chances:
-        if chance <= expected * price(costs, max(width, 1), steps):
-            break
-        expected += chance
-        width += 1
-    return width
+    gain = chance * (cycle - bottleneck)
+    loss = (1.0 - chance) * max(steps * bottleneck - cycle, 0.0)
+    return gain > loss + _POWER * costs.compute(1)

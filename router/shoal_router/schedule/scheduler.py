@@ -14,8 +14,9 @@ every stage works on another chunk, and one more step than `depth` may be in fli
 **Speculation** (with a Speculator). A decode row may carry guesses, which the last stage verifies; and while fewer
 steps are in flight than fill the ring, a sequence runs ahead: a further row of guesses leaves before the first is
 verified. Rows that feed a committed id, the heads, always go first and exactly as they would without speculation: a
-step that runs ahead counts beside the micro-batches. Guesses fill what is left of the token budget and never take a
-block that another sequence is about to need. A wrong guess costs no round trip: see `Sequence.diverge`.
+step that runs ahead counts beside the micro-batches. Guesses take at most half of a step's token budget, so that
+prompts go on, and never a block that another sequence is about to need. A wrong guess costs no round trip: see
+`Sequence.diverge`.
 
 **Order.** First come, first served. The head of the queue is never overtaken. When blocks run out, the sequence that
 came last gives its blocks back and is computed again later; it never takes blocks from one that came before it. So the
@@ -167,18 +168,21 @@ class Scheduler:
         self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
         drafts: SequenceOf[tuple[Guess, ...]] = [()] * len(heads)
         if self._speculator is not None:
-            budget = max(self._prefill_chunk - len(heads), 0)
-            drafts = self._speculator.widen(heads, steps=self._decoding_steps + 1, budget=budget)
+            budget = max(self._prefill_chunk - len(heads), 0) // 2
+            drafts = self._speculator.widen(heads, steps=self._decoding_steps + 1, budget=budget, users=decoding)
         for seq, draft in zip(heads, drafts, strict=True):
             batch.add(seq, seq.remaining, self._fitting(seq, draft))
 
     def _add_row_ahead(self, batch: Batch) -> bool:
         """A row of guesses behind rows that are still under way, when nothing better can be sent."""
         speculator = self._speculator
-        if speculator is None or self._ready or len(self._in_flight) >= speculator.credits:
+        if speculator is None or self._ready:
+            return False
+        steps, users = len(self._in_flight) + 1, len(self._running) - len(self._prefilling)
+        if max(steps, users + 1) > speculator.credits:  # with as many users as the ring takes, rows are only widened
             return False
         candidates = [seq for seq in self._running.values() if seq.awaited and seq.room > 0]
-        chosen = speculator.ahead(candidates, steps=len(self._in_flight) + 1, budget=self._prefill_chunk)
+        chosen = speculator.ahead(candidates, steps=steps, budget=self._prefill_chunk, users=users)
         if chosen is not None:
             seq, draft = chosen
             if draft := self._fitting(seq, draft):
@@ -298,23 +302,21 @@ class Scheduler:
         return events
 
     def _commit(self, sent: SentRow, outcome: RowOutcome, now: float) -> SequenceEvent:
-        """Append what was drawn, up to the end of the answer, and settle the guesses that it answers."""
+        """Append what was drawn, and settle the guesses that it answers."""
         seq = sent.seq
         seq.awaited -= 1
-        taken = 0
         finish: FinishReason | None = None
         hit = True
-        while finish is None and taken < len(outcome.tokens):
-            token = outcome.tokens[taken]
+        for token in outcome.tokens:
+            # Only the last one can be an end: no guess is one, and the others were guessed.
             finish = seq.commit(token)
-            taken += 1
             if seq.guesses:
                 guess = seq.guesses.popleft()
                 hit = guess.token == token
                 if self._speculator is not None:
                     self._speculator.learn(seq, guess, hit)
         if self._speculator is not None:
-            self._speculator.commit(seq, outcome.tokens[:taken])
+            self._speculator.commit(seq, outcome.tokens)
         # What was fed behind the last committed id but one may be a guess that was wrong.
         self._memory.acknowledge(seq, min(sent.end, len(seq.tokens) - 1))
         if finish is not None:
@@ -325,7 +327,7 @@ class Scheduler:
                 seq.diverge()
             if not seq.awaited:
                 self._ready.append(seq)
-        return SequenceEvent(seq.id, outcome.tokens[:taken], outcome.logprobs[:taken], finish, seq.cached_tokens)
+        return SequenceEvent(seq.id, outcome.tokens, outcome.logprobs, finish, seq.cached_tokens)
 
     # ---- a new pipeline
 

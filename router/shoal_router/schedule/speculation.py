@@ -18,12 +18,12 @@ from shoal.wire.messages import StageTiming
 from shoal_router.schedule.acceptance import Acceptance
 from shoal_router.schedule.costs import StepCosts
 from shoal_router.schedule.drafting import Drafter
-from shoal_router.schedule.policy import SpeculationSettings, credits, price, width_ahead, widths
+from shoal_router.schedule.policy import SpeculationSettings, chunk, credits, may_run_ahead, price, widths
 from shoal_router.schedule.sequence import Guess
 from shoal_router.schedule.sequence import Sequence as Generation
 
 _FIRST_PROBE = 4
-_LONGEST_PROBE = 32
+_LONGEST_PROBE = 64
 
 
 @dataclass(slots=True)
@@ -104,8 +104,11 @@ class Speculator:
 
     # ---- rows go out
 
-    def widen(self, heads: Sequence[Generation], *, steps: int, budget: int) -> list[tuple[Guess, ...]]:
-        """Guesses for each row of a step. `steps`: decode steps in flight with this one; `budget`: most guesses."""
+    def widen(self, heads: Sequence[Generation], *, steps: int, budget: int, users: int) -> list[tuple[Guess, ...]]:
+        """Guesses for each row of a step.
+
+        `steps`: decode steps in flight with this one; `budget`: most guesses; `users`: sequences that decode.
+        """
         if self._settings.mode is SpeculativeMode.FIXED:
             drafts = []
             for seq in heads:
@@ -114,7 +117,7 @@ class Speculator:
             return drafts
         least = len(heads) * price(self._costs, len(heads), steps)
         drafts = [self._ask(seq, self._settings.max_tokens) if self._may_pay(seq, least) else () for seq in heads]
-        chances = [list(_chances(draft)) for draft in drafts]
+        chances = [list(_chances(draft[: self._row(draft, users) - 1])) for draft in drafts]
         taken = widths(chances, self._costs, steps=steps, budget=budget)
         spare = budget - sum(taken)
         for number, seq in enumerate(heads):
@@ -124,18 +127,18 @@ class Speculator:
         return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
 
     def ahead(
-        self, candidates: Iterable[Generation], *, steps: int, budget: int
+        self, candidates: Sequence[Generation], *, steps: int, budget: int, users: int
     ) -> tuple[Generation, tuple[Guess, ...]] | None:
         """The sequence that runs ahead of its own verification, with its guesses; None when it pays for none.
 
-        The likeliest to be right so far goes first. `steps`: all steps in flight with this one; `budget`: most guesses.
+        The likeliest to be right so far goes first. `steps`: all steps in flight with this one; `budget`: most guesses;
+        `users`: sequences that decode.
         """
         for seq in sorted(candidates, key=lambda seq: (-seq.survival, seq.awaited, seq.id)):
             draft = self._ask(seq, min(self._settings.max_tokens, budget))
-            if self._settings.mode is not SpeculativeMode.FIXED:
-                expected = 1.0 + sum(_chances(seq.guesses))
-                chances = list(_chances(draft, seq.survival))
-                draft = draft[: width_ahead(chances, expected, self._costs, steps=steps)]
+            if draft and self._settings.mode is not SpeculativeMode.FIXED:
+                chances = _chances(draft[: self._row(draft, users)], seq.survival)
+                draft = draft[: sum(may_run_ahead(chance, self._costs, steps=steps) for chance in chances)]
             if draft:
                 return seq, draft
         return None
@@ -184,6 +187,12 @@ class Speculator:
             estimate = acceptance.estimate(draft.source, position, confidence)
             guesses.append(Guess(token, draft.source, position, confidence, estimate))
         return tuple(guesses)
+
+    def _row(self, draft: Sequence[Guess], users: int) -> int:
+        """Most tokens of a row that begins with this draft: all there are when the next one must wait for it anyway."""
+        if not draft or users >= self.credits:
+            return len(draft) + 1
+        return chunk([guess.estimate for guess in draft], self._costs, users)
 
     def _may_pay(self, seq: Generation, least: float) -> bool:
         """Whether to ask at all: not when the surest guess would be too dear, unless it is time to probe."""

@@ -86,7 +86,7 @@ class Simulation:
                 confidence=how.confidence,
             )
             settings = product.policy.SpeculationSettings(how.mode, how.max_tokens, how.max_chunks)
-            self.speculator = product.speculation.Speculator(self.drafter, settings, vocab_size=VOCAB + 1)
+            self.speculator = product.speculation.Speculator(self.drafter, settings, vocab_size=VOCAB)
         self.scheduler = product.scheduler.Scheduler(
             self.capacity,
             depth=self.depth,
@@ -123,6 +123,8 @@ class Simulation:
             if not row.known:
                 assert len(plan.rows) == 1
                 assert before < self.speculator.credits, "a row ran ahead without a credit"
+        tokens, heads = sum(len(row.tokens) for row in plan.rows), plan.decode_rows
+        assert tokens <= max(self.prefill_chunk, heads + 1), "the step is longer than a prompt's chunk"
         self.links[0].append((plan.rows, None))
         self.most_in_flight = max(self.most_in_flight, self.scheduler.load.in_flight)
         return True
@@ -134,10 +136,9 @@ class Simulation:
         request = self.requests[row.seq]
         limit = min(len(request.prompt) + (request.max_tokens or 10**9), self.scheduler.max_context)
         assert row.past_len + len(row.tokens) < limit, "a row feeds the id at the limit"
-        assert row.n_draft <= self.prefill_chunk
         drafts = row.tokens[row.known :]
         assert not request.stop_token_ids & set(drafts), "a row feeds an id that ends the answer"
-        assert all(token < VOCAB + 1 for token in drafts)
+        assert all(token < VOCAB for token in drafts)
         self.guesses_sent += len(drafts)
         self.guesses_ahead += 0 if row.known else len(drafts)
 
@@ -203,6 +204,10 @@ class Simulation:
             assert not self.drafter.texts, "the drafter was not told of an end"
             for source in self.speculator.stats.sources.values():
                 assert 0 <= source.accepted <= source.verified <= source.proposed
+                if self.drafting.accuracy == 1.0:
+                    assert source.accepted == source.verified, "a draft was asked for behind other ids than it followed"
+                if self.drafting.accuracy == 0.0:
+                    assert source.accepted == 0
 
 
 def random_schedule(seed: int, product: SimpleNamespace | None = None) -> Simulation:
