@@ -57,9 +57,10 @@ async def start_draft(
     wait_ready: bool = True,
     sequences: int = 4,
     blocks: int = 128,
+    vocab_size: int = 256,
 ) -> AsyncIterator[DraftHandle]:
     """A draft server on the loopback. `on_run` is called on the compute thread before each step with its rows."""
-    engine = SureEngine(0, 6, sequences=sequences, blocks=blocks, on_run=on_run)
+    engine = SureEngine(0, 6, sequences=sequences, blocks=blocks, vocab_size=vocab_size, on_run=on_run)
     model = DraftModel(vocabulary.model, "0" * 64, vocabulary.size, vocabulary.digest, engine.capacity.max_context)
     server = DraftServer(load or (lambda: engine), model, patience or Patience(drain=5.0), prefill_chunk=prefill_chunk)
     address = await server.start(listen)

@@ -45,8 +45,8 @@ class KvPrecision(StrEnum):
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """`sequences`: how many may be held at once. `kv_blocks`: pages of the paged engine; None gives every sequence
-    its whole `max_context`. `exact`: token-identical for every split, batch and engine (f32 throughout). `rewind`: of the
-    stateful engine.
+    its whole `max_context`. `exact`: token-identical for every split, batch and engine (f32 throughout).
+    `rewind`: how the stateful engine forgets.
     """
 
     device: Device = Device.CPU
