@@ -19,9 +19,13 @@ BENCHES = {
     "batching": "bench.batching",
     "exactness": "bench.exactness",
     "export": "bench.export",
+    "hop": "bench.hop",
     "operator": "bench.operator",
+    "prefill": "bench.prefill",
+    "prefix": "bench.prefix",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
+    "two-nodes": "bench.two_nodes",
 }
 
 

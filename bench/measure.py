@@ -24,6 +24,10 @@ class Spread:
         """The spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
+    def over(self, divisor: float) -> Spread:
+        """Each figure divided by the same number."""
+        return Spread(self.median / divisor, self.low / divisor, self.high / divisor)
+
 
 @dataclass(frozen=True, slots=True)
 class Rounds:

@@ -73,7 +73,7 @@ def run(*, quick: bool) -> Report:
         time.sleep(idle)
         writes = plane.audit.writes(user=account.user, since=mark)
         report.add("idle_writes", len(writes))
-        report.add("idle_cpu_share", (_cpu_seconds(operator.pid) - cpu) / idle)
+        report.add("cpu_share_idle", (_cpu_seconds(operator.pid) - cpu) / idle)
         report.add("rss_mb", _rss_mb(operator.pid))
         operator.check_running()
         report.notes.append(f"idle: {idle:.0f} s with {count} ShardedModels; renewals of the Lease are not counted")

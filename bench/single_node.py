@@ -44,7 +44,7 @@ def run(quick: bool) -> Report:
         report.add(f"tokens_per_s.{name}", hop.spread(name))
     report.notes += [
         f"{tokens} greedy tokens after a prompt of {len(prompt)}; every system on core {last_core()}, alternating",
-        f"GenAI ran the same INT4 weights as one model; its {best} backend did better beside us and is the one compared",
+        f"GenAI ran the same INT4 weights as one model; compared is its {best} backend, which did better beside us",
     ]
     return report
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
 
 Message = dict[str, Any]
 
@@ -80,3 +80,11 @@ def rate(worker: Worker, request: Message) -> Callable[[], float]:
 def last_core() -> int:
     """The core that one-core systems share: the last one this process may use."""
     return max(os.sched_getaffinity(0))
+
+
+def two_cores() -> list[int]:
+    """The two cores that are the two nodes. Raises UsageError when this process may use one only."""
+    cores = sorted(os.sched_getaffinity(0))[-2:]
+    if len(cores) < 2:
+        raise UsageError("two nodes are two cores, and this process may use one only")
+    return cores

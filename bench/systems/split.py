@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from bench.systems.whole_path import even_split
+from bench.systems.cut import cut_blocks
 from bench.workers import Message, answer
 from shoal.manifest import read_manifest
 from shoal.wire.messages import Row
@@ -57,7 +57,7 @@ class Splits:
         if not engines:
             engines += [
                 open_engine(self._kind, self._directory, self._manifest, start, end, _SETTINGS)
-                for start, end in even_split(len(self._manifest.blocks), stages)
+                for start, end in cut_blocks(self._manifest, stages)
             ]
         blocks = tuple(range(engines[0].capacity.blocks))
         for engine in engines:

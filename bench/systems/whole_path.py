@@ -1,14 +1,21 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
-    python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [serve options …]
+    python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
+                                       [options of python -m shoal_stage serve …]
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
-STAGE_CORES, pinned to that core; the router's part runs in this process on the cores that it was started on.
-Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "ttft_s", "timings"}, all prompts at once.
+STAGE_CORES, pinned to that core; `--layers` says how many each one has, else the planner cuts. The router's part runs
+in this process on the cores that it was started on.
+
+Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "timings"}. `tokens` may
+be a list, one count a prompt. All prompts begin at once; with "after": k the first one begins alone, and the others
+when it has k tokens. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens
+came, in seconds from the beginning.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -17,91 +24,106 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from bench.systems.cut import cut_blocks
 from bench.workers import Message, answer
 from shoal.manifest import Manifest, read_manifest
-from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
 from shoal.wire.messages import SamplingParams
 from shoal_router.generation import GenerationRequest
+from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
-from shoal_router.pipeline.plan_source import FixedPlan, PlannedPipeline
+from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.answer import AnswerText
 from shoal_router.text.model import load_text_model
 
 
-def even_split(blocks: int, stages: int) -> list[tuple[int, int]]:
-    """Ranges of as many blocks each, whatever they cost."""
-    cuts = [round(blocks * index / stages) for index in range(stages + 1)]
-    return list(pairwise(cuts))
+@dataclass(slots=True)
+class _User:
+    """One prompt and what came of it."""
+
+    prompt: list[int]
+    tokens: int
+    ids: list[int] = field(default_factory=list)
+    sent: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
 
 
 class Pipeline:
     """Stage processes and the step loop over them."""
 
-    def __init__(self, directory: Path, cores: list[int], options: list[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cores: list[int],
+        layers: tuple[int, ...],
+        settings: StepLoopSettings,
+        options: list[str],
+    ) -> None:
         self._text = load_text_model(directory)
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         manifest = read_manifest(directory)
-        ranges = even_split(len(manifest.blocks), len(cores))
+        ranges = cut_blocks(manifest, len(cores), layers)
         processes = [_start_stage(directory, blocks, core, options) for blocks, core in zip(ranges, cores, strict=True)]
         addresses = [json.loads(process.stdout.readline())["address"] for process in processes if process.stdout]
-        self._steps = self._call(self._open(manifest, ranges, addresses)).result(180)
+        self._steps = self._call(self._open(manifest, ranges, addresses, settings)).result(180)
 
-    async def _open(self, manifest: Manifest, ranges: list[tuple[int, int]], addresses: list[str]) -> StepLoop:
-        nothing = MemorySum(weights=0, load_peak=0, kv=0, runtime=0)
-        stages = tuple(
-            StagePlan(
-                index=index,
-                node="bench",
-                device=Device.CPU,
-                block_start=start,
-                block_end=end,
-                memory=nothing,
-                address=address,
-            )
-            for index, ((start, end), address) in enumerate(zip(ranges, addresses, strict=True))
-        )
-        planned = PlannedPipeline(PipelinePlan(index=0, stages=stages), manifest.digest)
-        steps = StepLoop(RingOpener(FixedPlan(planned)), StepLoopSettings())
+    async def _open(
+        self, manifest: Manifest, ranges: list[tuple[int, int]], addresses: list[str], settings: StepLoopSettings
+    ) -> StepLoop:
+        planned = planned_at(addresses, ranges, manifest.digest)
+        steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings)
         await steps.start()
         await steps.wait_ready(120)
         return steps
 
     def generate(self, request: Message) -> Message:
-        """Run the prompts all at once, one user each."""
+        """Run the prompts, one user each."""
+        counts = request["tokens"]
+        if isinstance(counts, int):
+            counts = [counts] * len(request["prompts"])
+        users = [_User(prompt, tokens) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
         begun = time.perf_counter()
-        answers = self._call(self._run_all(request)).result(900)
+        self._call(self._run_all(users, request.get("after", 0))).result(900)
         return {
             "seconds": time.perf_counter() - begun,
-            "answers": [ids for ids, _ in answers],
-            "ttft_s": [first for _, first in answers],
+            "answers": [user.ids for user in users],
+            "sent_s": [user.sent - begun for user in users],
+            "arrivals_s": [[at - begun for at in user.arrivals] for user in users],
             "timings": [
                 [timing.compute_us, timing.queue_us, timing.idle_us, timing.send_us]
                 for timing in self._steps.status().timings
             ],
         }
 
-    async def _run_all(self, request: Message) -> list[tuple[list[int], float]]:
-        return await asyncio.gather(*(self._one(prompt, request["tokens"]) for prompt in request["prompts"]))
+    async def _run_all(self, users: list[_User], after: int) -> None:
+        reached = asyncio.Event()
+        first, *others = users
+        if not after:
+            reached.set()
 
-    async def _one(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
-        ids: list[int] = []
-        first = 0.0
-        begun = time.perf_counter()
+        async def late(user: _User) -> None:
+            await reached.wait()
+            await self._one(user)
+
+        await asyncio.gather(self._one(first, after, reached), *(late(user) for user in others))
+
+    async def _one(self, user: _User, after: int = 0, reached: asyncio.Event | None = None) -> None:
+        user.sent = time.perf_counter()
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
-        request = GenerationRequest("bench", tuple(prompt), SamplingParams(temperature=0.0), tokens)
+        request = GenerationRequest("bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens)
         async for delta in self._steps.generate(request):
-            first = first or time.perf_counter() - begun
-            ids.extend(delta.tokens)
+            user.arrivals += [time.perf_counter()] * len(delta.tokens)
+            user.ids += delta.tokens
             text.push(delta)
-        return ids, first
+            if reached is not None and len(user.ids) >= after:
+                reached.set()
 
     def _call(self, coroutine: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -114,6 +136,19 @@ def _start_stage(directory: Path, blocks: tuple[int, int], core: int, options: l
     return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True)
 
 
+def main(argv: list[str]) -> None:
+    """Serve generate requests."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("cores", type=lambda text: [int(core) for core in text.split(",")])
+    parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), default=())
+    parser.add_argument("--prefill-chunk", type=int, default=StepLoopSettings().prefill_chunk)
+    parser.add_argument("--no-prefix-cache", action="store_true")
+    given, options = parser.parse_known_args(argv)
+    settings = StepLoopSettings(prefill_chunk=given.prefill_chunk, prefix_cache=not given.no_prefix_cache)
+    answer(Pipeline(given.directory, given.cores, given.layers, settings, options).generate)
+
+
 if __name__ == "__main__":
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    answer(Pipeline(Path(sys.argv[1]), [int(core) for core in sys.argv[2].split(",")], sys.argv[3:]).generate)
+    main(sys.argv[1:])

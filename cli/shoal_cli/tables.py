@@ -16,6 +16,12 @@ def print_plan(plan: Plan, name: str) -> None:
     for pipeline in plan.pipelines:
         which = f", pipeline {pipeline.index}" if len(plan.pipelines) > 1 else ""
         results().print(plan_table(pipeline, plan.layers, f"plan of {name}{which}"))
+    for standby in plan.standbys:
+        stage = standby.stage
+        which = f" of pipeline {standby.pipeline}" if len(plan.pipelines) > 1 else ""
+        held = stage.describe_blocks(plan.layers)
+        line = f"standby: {stage.node} ({stage.device}) for stage {stage.index}{which}: {held}, "
+        results().print(line + f"{bytes_text(stage.memory.total)} at the peak", soft_wrap=True)
     if plan.spares:
         results().print(f"spares: {', '.join(plan.spares)}", soft_wrap=True)
     for label, lines in (("why", plan.reasons), ("advice", plan.advice)):
@@ -100,6 +106,10 @@ def print_model(body: Mapping[str, Any]) -> None:
                 "yes" if stage.get("ready") else "no",
             )
         results().print(table)
+    for stage in plan.get("standbys", ()):
+        ready = "ready" if stage.get("ready") else "not ready"
+        line = f"standby: {stage['node']} ({stage['device']}) for stage {stage['index']}: {stage['layers']}, {ready}"
+        results().print(line, soft_wrap=True, markup=False)
     for label, key in (("spares", "spares"), ("advice", "advice")):
         for line in plan.get(key, ()):
             results().print(f"{label}: {line}", soft_wrap=True, markup=False)

@@ -32,6 +32,8 @@ STORE: Final = "store"
 COMPILE: Final = "compile"
 
 STAGE_PORT: Final = 50051
+HEALTH_PORT: Final = 50052
+"""Plain, for the kubelet's probes: it holds no certificate of the pipeline."""
 ROUTER_PORT: Final = 8000
 STORE_PORT: Final = 8080
 

@@ -66,7 +66,7 @@ def view_nodes(
             devices[node, resource] += pod_request(pod, resource)
     taken: dict[tuple[str, Device], int] = defaultdict(int)
     for plan in others:
-        for stage in (stage for pipeline in plan.pipelines for stage in pipeline.stages):
+        for stage in plan.everywhere:
             memory[stage.node] += stage.memory.total
             taken[stage.node, stage.device] += 1
     views = [_view(node, memory, devices, taken) for node in nodes]
@@ -77,7 +77,7 @@ def nodes_of_file(file: NodesFile, others: Iterable[Plan]) -> tuple[NodeView, ..
     """Nodes as an administrator listed them, for an operator that may not read Node objects."""
     taken: dict[str, int] = defaultdict(int)
     for plan in others:
-        for stage in (stage for pipeline in plan.pipelines for stage in pipeline.stages):
+        for stage in plan.everywhere:
             taken[stage.node] += stage.memory.total
     views = []
     for entry in file.nodes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,9 @@ from shoal.manifest import read_manifest
 from shoal.parent import die_with_parent
 from shoal.resource import SpeculativeMode
 from shoal.vocabulary import read_vocabulary
+from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
+from shoal_router.api.keys import ApiKeys
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.pipeline.opener import RingOpener
@@ -71,6 +74,7 @@ def run(settings: RouterSettings) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
+    keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
     speculative = settings.speculative_mode is not SpeculativeMode.OFF
@@ -78,7 +82,11 @@ def run(settings: RouterSettings) -> None:
     if speculative and settings.draft_address is not None:
         model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, read_manifest(settings.model)))
     runtime = StepLoop(
-        RingOpener(PlanForModel(PlanFile(settings.plan), text.digest), prefill_chunk=settings.prefill_chunk),
+        RingOpener(
+            PlanForModel(PlanFile(settings.plan), text.digest),
+            prefill_chunk=settings.prefill_chunk,
+            tls=TlsDirectory(settings.tls_dir) if settings.tls_dir else None,
+        ),
         StepLoopSettings(
             prefill_chunk=settings.prefill_chunk,
             max_waiting=settings.max_queue,
@@ -92,9 +100,11 @@ def run(settings: RouterSettings) -> None:
     if model is not None:
         model.when_more(runtime.nudge)
     api = ApiSettings(
-        served_names=settings.served_names or (text.name,), keep_alive_seconds=settings.keep_alive_seconds
+        served_names=settings.served_names or (text.name,),
+        keep_alive_seconds=settings.keep_alive_seconds,
+        requests_per_key=settings.requests_per_key,
     )
-    uvloop.run(serve(create_app(runtime, text, api), runtime, bound, settings.grace_seconds, model))
+    uvloop.run(serve(create_app(runtime, text, api, keys), runtime, bound, settings.grace_seconds, model))
 
 
 if __name__ == "__main__":

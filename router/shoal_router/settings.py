@@ -33,6 +33,7 @@ class ApiSettings(BaseModel):
     # OpenAI takes 4; agents and editors send more.
     max_stops: int = Field(default=16, ge=1)
     max_stop_chars: int = Field(default=256, ge=1)
+    requests_per_key: int | None = Field(default=None, ge=1, description="that run at a time; None: any number")
 
 
 class RouterSettings(BaseModel):
@@ -56,6 +57,9 @@ class RouterSettings(BaseModel):
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     grace_seconds: float = Field(default=25.0, ge=0, description="SIGTERM: how long running answers may take to end")
     die_with_parent: bool = False
+    api_keys: Path | None = Field(default=None, description="one key a line; None: everybody may call")
+    requests_per_key: int | None = Field(default=None, ge=1)
+    tls_dir: Path | None = Field(default=None, description="ca.crt, tls.crt, tls.key; None: plain hops")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,6 +104,13 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         help="Auto: draft as much as pays; Fixed: always; Off: never (default %(default)s)",
     )
     parser.add_argument("--draft-address", metavar="HOST:PORT", help="draft process (default: drafts from text only)")
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="API keys, one a line, or sha256:HEX of one; callers need one"
+    )
+    parser.add_argument("--requests-per-key", type=int, metavar="N", help="that run at a time; more get 429")
+    parser.add_argument(
+        "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: mutual TLS with the stages"
+    )
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))
     host, port = split_address(options.pop("listen"))

@@ -39,6 +39,7 @@ from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
 from shoal_router.schedule.drafting import Drafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.scheduler import Scheduler
@@ -89,7 +90,7 @@ class StepLoop:
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
-        self._drafter = drafter
+        self._drafter = GuardedDrafter(drafter) if drafter is not None else None
         self._clock = clock
         self.speculation = SpeculationStats()
         self._scheduler: Scheduler | None = None

@@ -3,10 +3,11 @@
 facts.py      what the planner is told            devices.py    what is assumed of a device
 costs.py      memory and time of a stage          search.py     the best cut
 manual.py     cuts that the user made             planner.py    make_plan: the plan, its reasons, or why not
+standby.py    stages that wait to replace one      sticky.py     keep_plan: as little changed as can be
 document.py   plan.json                           estimate.py   sizes before anything is compiled
 """
 
-from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
 from shoal.plan.facts import ManualRange, ModelFacts, NodeFacts, PlanSpec, split_machine
 from shoal.plan.planner import make_plan
 
@@ -20,6 +21,7 @@ __all__ = [
     "Plan",
     "PlanSpec",
     "StagePlan",
+    "Standby",
     "make_plan",
     "split_machine",
 ]

@@ -90,6 +90,13 @@ class PipelinePlan(_Document):
         return sum(stage.step_ms + stage.hop_ms for stage in self.stages)
 
 
+class Standby(_Document):
+    """A stage that is loaded on a node which holds no other, to take the place of one that is lost."""
+
+    pipeline: int = Field(ge=0)
+    stage: StagePlan
+
+
 class Plan(_Document):
     """The planner's answer. `reasons` say in words and numbers why it is so; `advice` what would be better.
 
@@ -103,9 +110,16 @@ class Plan(_Document):
     max_context: int = Field(default=0, ge=0, alias="maxContext", description="tokens of one sequence")
     pipelines: tuple[PipelinePlan, ...] = Field(min_length=1)
     spares: tuple[str, ...] = ()
+    standbys: tuple[Standby, ...] = ()
     reasons: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     fits_one_node: bool = Field(default=False, alias="fitsOneNode")
+
+    @property
+    def everywhere(self) -> tuple[StagePlan, ...]:
+        """Every stage that takes memory somewhere, those that only stand by too."""
+        serving = [stage for pipeline in self.pipelines for stage in pipeline.stages]
+        return (*serving, *(standby.stage for standby in self.standbys))
 
     @property
     def kv_tokens(self) -> int:

@@ -16,6 +16,7 @@ from shoal.plan.costs import Costs, Site, usable_sites
 from shoal.plan.document import PipelinePlan, Plan, StagePlan
 from shoal.plan.facts import ModelFacts, NodeFacts, PlanSpec
 from shoal.plan.planner import make_plan
+from shoal.plan.standby import layers_of, pinned, stage_on
 from shoal.plan.words import count, memory, size
 
 
@@ -60,16 +61,11 @@ def _allowed(plan: Plan, model: ModelFacts, spec: PlanSpec) -> bool:
     for pipeline in plan.pipelines:
         if spec.stage_count is not None and len(pipeline.stages) != spec.stage_count:
             return False
-        if spec.manual and [_layers(stage, model) for stage in pipeline.stages] != sorted(
+        if spec.manual and [layers_of(stage, model) for stage in pipeline.stages] != sorted(
             (each.first, each.last + 1) for each in spec.manual
         ):
             return False
     return True
-
-
-def _layers(stage: StagePlan, model: ModelFacts) -> tuple[int, int]:
-    """The stage's layers [start, end): block i + 1 is layer i."""
-    return max(stage.block_start - 1, 0), min(stage.block_end - 1, model.shape.layers)
 
 
 class _Keeper:
@@ -115,7 +111,7 @@ class _Keeper:
         # A stage that runs may use what it has: the share that is kept free matters for a place that is chosen.
         caps = [cap for cap in (node.memory_cap, self._spec.node_limits.get(node.name)) if cap is not None]
         limit = min([node.usable, *caps])
-        return self._costs.fits(Site(node, stage.device, limit), *_layers(stage, self._model))
+        return self._costs.fits(Site(node, stage.device, limit), *layers_of(stage, self._model))
 
     def _repaired(self, pipeline: PipelinePlan, taken: set[str]) -> PipelinePlan:
         stages = []
@@ -123,29 +119,47 @@ class _Keeper:
             node = self._staying.get(stage.node)
             if node is not None and stage.node in taken and self._can_stay(stage):
                 # The limit that it was planned for: what other pods take or give back since does not change the plan.
-                stages.append(self._stage(stage, Site(node, stage.device, stage.limit)))
+                stages.append(stage_on(self._costs, stage, Site(node, stage.device, stage.limit)))
                 continue
-            site = self._replacement(stage, taken)
+            site = self._standby(pipeline.index, stage, taken) or self._replacement(stage, taken)
             if site is None:
                 self._missing.append(self._what_is_missing(stage, taken))
                 stages.append(stage)
                 continue
             taken.add(site.name)
             self._moved.append(f"stage {stage.index} moved from {stage.node} to {site.name}")
-            stages.append(self._stage(stage, site))
+            stages.append(stage_on(self._costs, stage, site))
         return pipeline.model_copy(update={"stages": tuple(stages)})
+
+    def _standby(self, pipeline: int, stage: StagePlan, taken: Collection[str]) -> Site | None:
+        """A node where these very blocks are loaded already; one that stands by for this stage before another's."""
+        if pinned(stage, self._model, self._spec):
+            return None
+        sites = {site.name: site for site in self._sites if site.name not in taken}
+        loaded = [
+            standby
+            for standby in self._previous.standbys
+            if (standby.stage.block_start, standby.stage.block_end) == (stage.block_start, stage.block_end)
+            and standby.stage.node in sites
+            and sites[standby.stage.node].device is standby.stage.device
+        ]
+        best = min(
+            loaded,
+            key=lambda each: ((each.pipeline, each.stage.index) != (pipeline, stage.index), each.stage.node),
+            default=None,
+        )
+        return None if best is None else sites[best.stage.node]
 
     def _replacement(self, stage: StagePlan, taken: Collection[str]) -> Site | None:
         """The quickest free node that holds the stage's layers."""
-        layers = _layers(stage, self._model)
-        named = {each.first: each.node for each in self._spec.manual if each.node is not None}
-        if layers[0] in named:
+        if pinned(stage, self._model, self._spec):
             return None
+        layers = layers_of(stage, self._model)
         free = [site for site in self._sites if site.name not in taken and self._costs.fits(site, *layers)]
         return min(free, key=lambda site: (self._costs.stage_ms(site, *layers), site.name), default=None)
 
     def _what_is_missing(self, stage: StagePlan, taken: Collection[str]) -> str:
-        layers = _layers(stage, self._model)
+        layers = layers_of(stage, self._model)
         needs = memory(self._costs.memory(stage.device, *layers))
         free = [site for site in self._sites if site.name not in taken]
         found = "; ".join(f"{site.name} allows {size(site.limit)}" for site in free[:8])
@@ -182,26 +196,9 @@ class _Keeper:
         self._missing.append(f"{count(more, 'pipeline')} more: {problem}")
         return []
 
-    def _stage(self, stage: StagePlan, site: Site) -> StagePlan:
-        """The same blocks on this site, with sums as they are now."""
-        layers = _layers(stage, self._model)
-        step_ms = self._costs.compute_ms(site, *layers)
-        return stage.model_copy(
-            update={
-                "node": site.name,
-                "device": site.device,
-                "memory": self._costs.memory(site.device, *layers),
-                "step_ms": round(step_ms, 3),
-                "hop_ms": round(self._costs.stage_ms(site, *layers) - step_ms, 3),
-                "limit": site.limit,
-                "kv_bytes_per_token": self._costs.kv_bytes_per_token(site.device, *layers),
-                "address": "",
-            }
-        )
-
     def _document(self, pipelines: Sequence[PipelinePlan]) -> Plan:
         held = {stage.node for pipeline in pipelines for stage in pipeline.stages}
-        ranges = {_layers(stage, self._model) for pipeline in pipelines for stage in pipeline.stages}
+        ranges = {layers_of(stage, self._model) for pipeline in pipelines for stage in pipeline.stages}
         spares = [
             site.name
             for site in self._sites

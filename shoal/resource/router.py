@@ -66,7 +66,7 @@ class ApiKeysSecret(Object):
     """Name of the Secret."""
 
     key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "api-keys"
-    """Entry of the Secret; one key a line."""
+    """Entry of the Secret; one key a line, or `sha256:` and the hash of one in hex."""
 
 
 class ResourceAmounts(Object):
@@ -101,5 +101,16 @@ class Router(Object):
     api_keys_secret_ref: ApiKeysSecret | None = None
     """API keys that callers must present. Without it: everybody who reaches the Service may call."""
 
+    requests_per_key: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Requests of one API key that may run at the same time; further ones get 429. Without it: any number."""
+
     resources: ComputeResources = Field(default_factory=ComputeResources)
     """Requests and limits of its container."""
+
+    @rule(
+        cel="!has(self.requestsPerKey) || has(self.apiKeysSecretRef)",
+        message="requestsPerKey needs apiKeysSecretRef: without keys nobody is told apart",
+        field="requestsPerKey",
+    )
+    def _limit_needs_keys(self) -> bool:
+        return self.requests_per_key is None or self.api_keys_secret_ref is not None

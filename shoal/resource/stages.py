@@ -179,7 +179,7 @@ class Placement(Object):
     """Taints that stages put up with."""
 
     spare_pods: Annotated[int, Field(ge=0, le=16)] = 0
-    """Warm stages kept on nodes that hold none, to replace a lost one quickly."""
+    """Stages that are loaded on nodes which hold none, to take the place of a lost one at once."""
 
     max_memory_fraction: Annotated[float, Field(ge=0.05, le=0.95)] = 0.7
     """Share of a node's free memory that a stage may take at its peak. The person at the PC needs the rest."""

@@ -104,6 +104,9 @@ class PlanStatus(_StatusObject):
     pipelines: Annotated[tuple[PipelineStatus, ...], Field(max_length=MAX_PIPELINES)] = ()
     """The pipelines."""
 
+    standbys: Annotated[tuple[StageStatus, ...], Field(max_length=16)] = ()
+    """Stages that are loaded on further nodes, to take the place of the stage of the same index at once."""
+
     spares: Annotated[tuple[Name, ...], Field(max_length=256)] = ()
     """Nodes that could hold a stage and hold none."""
 

@@ -5,6 +5,7 @@
     ├── DigestMismatch        stage and router mean different models                 FAILED_PRECONDITION
     ├── WrongPlace            blocks or order do not fit the pipeline                FAILED_PRECONDITION
     ├── InvalidFrame          shape, dtype, order or ids of a frame are wrong        INVALID_ARGUMENT
+    ├── CallerRefused         the caller's certificate names a role that may not do this     PERMISSION_DENIED
     ├── StageNotReady         still loading, or draining                             UNAVAILABLE
     ├── StageUnreachable      no connection, or the deadline passed                  UNAVAILABLE
     ├── StageExhausted        no KV memory left for what was asked                   RESOURCE_EXHAUSTED
@@ -41,6 +42,10 @@ class InvalidFrame(StageError):
     """A frame's shape, dtype, order or ids are wrong."""
 
 
+class CallerRefused(StageError):
+    """The caller's certificate names a role that may not do this."""
+
+
 class StageNotReady(StageError):
     """The stage is still loading, or draining."""
 
@@ -62,6 +67,7 @@ CODES: dict[type[StageError], grpc.StatusCode] = {
     DigestMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     WrongPlace: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidFrame: grpc.StatusCode.INVALID_ARGUMENT,
+    CallerRefused: grpc.StatusCode.PERMISSION_DENIED,
     StageNotReady: grpc.StatusCode.UNAVAILABLE,
     StageUnreachable: grpc.StatusCode.UNAVAILABLE,
     StageExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,

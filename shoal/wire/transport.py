@@ -6,6 +6,10 @@ drops an upstream that is gone just as an upstream drops a stage.
 
 from __future__ import annotations
 
+import grpc
+
+from shoal.wire.tls import TlsDirectory
+
 KEEPALIVE_SECONDS = 5.0
 KEEPALIVE_TIMEOUT_SECONDS = 4.0
 FRAME_OVERHEAD_BYTES = 1 << 20  # rows, block tables and parameters beside the hidden states
@@ -33,6 +37,17 @@ def server_options(max_frame_bytes: int) -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
     ]
+
+
+def open_channel(address: str, max_frame_bytes: int, tls: TlsDirectory | None = None) -> grpc.aio.Channel:
+    """A channel to the stage at `address`; with `tls` the stage must have a certificate for that name.
+
+    Raises ResourceError when the TLS directory cannot be read.
+    """
+    options = channel_options(max_frame_bytes)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
 
 
 def channel_options(max_frame_bytes: int) -> Options:

@@ -135,8 +135,15 @@ class Cluster:
 
     def stages(self) -> dict[str, str]:
         """Name of each stage's Deployment, and its node."""
+        return self._placed("!shoal.dev/standby")
+
+    def standbys(self) -> dict[str, str]:
+        """The same of those that stand by."""
+        return self._placed("shoal.dev/standby")
+
+    def _placed(self, which: str) -> dict[str, str]:
         found = {}
-        for each in self.admin.list("apps/v1", "deployments", namespace=self.namespace):
+        for each in self.admin.list("apps/v1", "deployments", namespace=self.namespace, labels=which):
             if each["metadata"]["labels"].get("shoal.dev/role") == "stage":
                 terms = each["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
                 term = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]
@@ -245,9 +252,103 @@ def test_a_stage_that_is_killed_for_memory_says_so(serving, cluster, kubelet):
     cluster.wait_for("Ready")
 
 
+def pods_of(admin: Api, namespace: str, stage: str) -> list[str]:
+    """The pods of a stage by their uid."""
+    pods = admin.list("v1", "pods", namespace=namespace, labels=f"shoal.dev/name={stage}")
+    return [each["metadata"]["uid"] for each in pods]
+
+
+def test_a_standby_takes_over_at_once_and_is_not_started_anew(serving, admin, namespace, cluster, nodes):
+    ((name, node),) = cluster.standbys().items()
+    before = admin.get("apps/v1", "deployments", name, namespace=namespace)
+    index = before["metadata"]["labels"]["shoal.dev/stage"]
+    wait_until(
+        lambda: admin.get(*MODELS, "llama-8b", namespace=namespace)["status"]["plan"]["standbys"][0]["ready"],
+        what="a standby that is ready",
+        deadline_s=DEADLINE_S,
+    )
+    pods = pods_of(admin, namespace, name)
+    # replanAfterSeconds is 30: nobody waits for it.
+    lost = next(where for title, where in cluster.stages().items() if f"-s{index}-" in title)
+    nodes.lose(lost)
+    wait_until(lambda: name in cluster.stages(), what="a standby that serves", deadline_s=DEADLINE_S)
+    cluster.wait_for("Ready")
+    after = admin.get("apps/v1", "deployments", name, namespace=namespace)
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert pods_of(admin, namespace, name) == pods
+    assert cluster.stages()[name] == node
+    plan = json.loads(admin.get("v1", "configmaps", "llama-8b-plan", namespace=namespace)["data"]["plan.json"])
+    assert plan["pipelines"][0]["stages"][int(index)]["address"].startswith(f"{name}.")
+
+
+def test_case_30_without_a_spare_node_the_rest_keeps_running_and_it_says_what_is_missing(
+    start, office, admin, namespace, cluster, nodes
+):
+    start()
+    small = {"placement": {"nodeLimits": [{"node": node, "memory": "1Gi"} for node in office[2:]]}}
+    admin.apply(example(recovery={"replanAfterSeconds": 1}, stages={"count": 2}, **small), namespace=namespace)
+    cluster.wait_for("Ready")
+    before = cluster.stages()
+    kept = next(name for name in before if "-s0-" in name)
+    generation = admin.get("apps/v1", "deployments", kept, namespace=namespace)["metadata"]["generation"]
+    nodes.lose(next(node for name, node in before.items() if "-s1-" in name))
+    degraded = cluster.wait_for("Degraded", reason="NoSpareNode")
+    assert "stage 1 of" in degraded["message"]
+    assert "GiB" in degraded["message"]
+    assert cluster.stages() == before
+    assert admin.get("apps/v1", "deployments", kept, namespace=namespace)["metadata"]["generation"] == generation
+
+
+def test_scale_adds_a_pipeline_and_takes_it_away(start, office, admin, namespace, cluster, kubectl):
+    start()
+    admin.apply(example(stages={"count": 1}, placement={}, scheduler={"streams": 1}), namespace=namespace)
+    cluster.wait_for("Ready")
+    first = cluster.stages()
+
+    def replicas() -> int:
+        return int(admin.get(*MODELS, "llama-8b", namespace=namespace)["status"]["readyReplicas"])
+
+    kubectl("scale", "smodel/llama-8b", "--replicas=2", "--namespace", namespace)
+    wait_until(lambda: replicas() == 2, what="two pipelines", deadline_s=DEADLINE_S)
+    assert len(cluster.stages()) == 2
+    assert first.items() < cluster.stages().items()
+    kubectl("scale", "smodel/llama-8b", "--replicas=1", "--namespace", namespace)
+    wait_until(lambda: cluster.stages() == first, what="the first pipeline alone", deadline_s=DEADLINE_S)
+
+
+def test_case_48_a_new_operator_with_other_images_downloads_and_compiles_nothing_anew(
+    start, office, admin, namespace, cluster, audit: AuditLog, chart_service_account
+):
+    """Models that name their images are not touched; the others change images, and their model stays where it is."""
+    first = start()
+    light = {"stages": {"count": 1}, "placement": {}, "scheduler": {"streams": 1}}
+    pinned = {"image": {"stage": "registry.local/stage:1", "router": "registry.local/router:1"}}
+    admin.apply(example("pinned", **light, **pinned), namespace=namespace)
+    admin.apply(example("free", **light), namespace=namespace)
+    cluster.wait_for("Ready", name="pinned")
+    cluster.wait_for("Ready", name="free")
+    claim = admin.get("v1", "persistentvolumeclaims", "free-store", namespace=namespace)["metadata"]["uid"]
+    before = {name for name in cluster.stages() if name.startswith("free-")}
+    first.stop()
+    mark = audit.mark()
+    start("operator-1", SHOAL_STAGE_IMAGE="registry.local/stage:2", SHOAL_ROUTER_IMAGE="registry.local/router:2")
+    wait_until(lambda: not before & cluster.stages().keys(), what="stages with the new image", deadline_s=DEADLINE_S)
+    cluster.wait_for("Ready", name="free")
+    writes = written(audit, chart_service_account.user, mark)
+    assert not [each for each in writes if each[2].startswith("pinned")]
+    assert not [each for each in writes if each[1] in ("jobs", "persistentvolumeclaims")]
+    assert admin.get("v1", "persistentvolumeclaims", "free-store", namespace=namespace)["metadata"]["uid"] == claim
+
+
+def test_deleting_the_namespace_needs_no_operator(serving, admin, namespace):
+    serving.kill()
+    admin.delete("v1", "namespaces", namespace)
+    wait_until(lambda: admin.find("v1", "namespaces", namespace) is None, what="its end", deadline_s=DEADLINE_S)
+
+
 def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start, office, admin, namespace, cluster, nodes):
     start()
-    admin.apply(example(recovery={"replanAfterSeconds": 2}, stages={"count": 2}), namespace=namespace)
+    admin.apply(example(recovery={"replanAfterSeconds": 2}, stages={"count": 2}, placement={}), namespace=namespace)
     cluster.wait_for("Ready")
     before = cluster.stages()
     lost = next(node for name, node in before.items() if "-s1-" in name)

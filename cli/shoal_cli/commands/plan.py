@@ -30,6 +30,7 @@ def plan(
     """Show the stages that a ShardedModel would get: blocks, every term of their memory, and the reasons."""
     from shoal.errors import UsageError
     from shoal.plan import make_plan
+    from shoal.plan.standby import with_standbys
     from shoal.resource import load_nodes, load_sharded_model
     from shoal.resource.planning import node_facts_of, plan_spec_of
     from shoal_cli.cluster import plan_on, with_cluster
@@ -52,9 +53,9 @@ def plan(
             progress().print(line)
         model = for_this_machine(model)
         places = as_nodes(this_machine(), parts_wanted(model))
-    _show(
-        make_plan(model_facts(model, fetch=fetch), places, plan_spec_of(model.spec)), model.metadata.name, json_output
-    )
+    sizes, wanted = model_facts(model, fetch=fetch), plan_spec_of(model.spec)
+    made = with_standbys(make_plan(sizes, places, wanted), sizes, places, wanted)
+    _show(made, model.metadata.name, json_output)
 
 
 def _show(made: Plan, name: str, json_output: bool) -> None:

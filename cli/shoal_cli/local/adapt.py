@@ -77,6 +77,7 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "router.service (all but port)": router.service != Service(port=router.service.port),
         "router.ingress": router.ingress is not None,
         "router.apiKeysSecretRef": router.api_keys_secret_ref is not None,
+        "router.requestsPerKey": router.requests_per_key is not None,
         "router.resources": router.resources != ComputeResources(),
         "image": spec.image != Images(),
     }

@@ -27,12 +27,20 @@ class FakeWorkloads:
     def step(self) -> None:
         """Pods for workloads that have none, then a status for every pod and Job."""
         for workload in (*self._cluster.of_kind(DEPLOYMENT), *self._cluster.of_kind(JOB)):
-            if not any(_owned_by(pod, workload) for pod in self._cluster.of_kind(POD)):
-                self._cluster.put(_pod_of(workload))
+            pods = [pod for pod in self._cluster.of_kind(POD) if _owned_by(pod, workload)]
+            fresh = _pod_of(workload)
+            if pods and workload["kind"] == DEPLOYMENT.kind and pods[0]["spec"] != fresh["spec"]:
+                self._cluster.remove(ref_of(pods.pop()))
+            if not pods:
+                self._cluster.put(fresh)
         for pod in self._cluster.of_kind(POD):
             status = self.unwell(pod) or self._success(pod)
             if status != pod.get("status"):
                 self._cluster.put({**pod, "status": status})
+        for deployment in self._cluster.of_kind(DEPLOYMENT):
+            status = {"observedGeneration": deployment["metadata"]["generation"], "updatedReplicas": 1}
+            if deployment.get("status") != status:
+                self._cluster.put({**deployment, "status": status})
         for job in self._cluster.of_kind(JOB):
             pods = [pod for pod in self._cluster.of_kind(POD) if _owned_by(pod, job)]
             if pods and pods[0]["status"].get("phase") == "Succeeded" and "status" not in job:

@@ -1,11 +1,9 @@
 """Mutual TLS of one ShardedModel: its own authority, a certificate for the router and one for its stages.
 
 An authority a model: a stage of another model, or a stranger in the cluster, holds no certificate that counts here.
-Certificates name the role in their subject, so that a stage can tell the router from its neighbours. The time
-comes in as an argument; a Secret that is valid and not due is never made again.
-
-The Secrets are mounted nowhere yet: stages and router speak plain gRPC, and until they do TLS the NetworkPolicies
-alone keep strangers off the hops.
+Certificates name the role by a SPIFFE id, so that a stage can tell the router from its neighbours. The time
+comes in as an argument; a Secret that is valid and not due is never made again. Stages and routers mount their own
+Secret and read it anew by themselves: a renewal restarts nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from shoal_operator.desired.intent import Intent
 AUTHORITY_DAYS: Final = 3650
 LEAF_DAYS: Final = 90
 RENEW_BEFORE: Final = datetime.timedelta(days=30)
+TLS_DIRECTORY: Final = "/etc/shoal/tls"
 BACKDATED: Final = datetime.timedelta(minutes=10)
 """Clocks of PCs differ by some minutes."""
 
@@ -77,7 +76,13 @@ def leaf_secret(intent: Intent, role: str, authority: Authority, now: datetime.d
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(usage, critical=False)
         .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in hosts(intent, role)]), critical=False
+            x509.SubjectAlternativeName(
+                [
+                    *(x509.DNSName(name) for name in hosts(intent, role)),
+                    x509.UniformResourceIdentifier(spiffe_id(intent, role)),
+                ]
+            ),
+            critical=False,
         )
         .add_extension(issuer_key, critical=False)
         .sign(authority.key, hashes.SHA256())
@@ -91,6 +96,22 @@ def hosts(intent: Intent, role: str) -> tuple[str, ...]:
     if role == names.STAGE:
         return (f"*.{names.stages_service(intent.name)}.{domain}",)
     return (f"{intent.name}-router.{domain}",)
+
+
+def spiffe_id(intent: Intent, role: str) -> str:
+    """Who holds the certificate; its last part is the role that `shoal.wire.tls` reads."""
+    return f"spiffe://{intent.settings.cluster_domain}/ns/{intent.namespace}/shoal/{intent.name}/{role}"
+
+
+def identities(intent: Intent, role: str) -> tuple[str, ...]:
+    """Every name in the certificate of a role."""
+    return (*hosts(intent, role), spiffe_id(intent, role))
+
+
+def tls_files(model: str, role: str) -> tuple[Object, Object]:
+    """The volume with a role's certificate, and its mount."""
+    volume = {"name": "tls", "secret": {"secretName": leaf_name(model, role), "defaultMode": 0o440}}
+    return volume, {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True}
 
 
 def read_authority(secret: Mapping[str, Any]) -> Authority:
@@ -123,7 +144,11 @@ def is_due(
         if signer != authority:
             return True
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return tuple(found.get_values_for_type(x509.DNSName)) != wanted
+        names_found = (
+            *found.get_values_for_type(x509.DNSName),
+            *found.get_values_for_type(x509.UniformResourceIdentifier),
+        )
+        return names_found != wanted
     except (KeyError, TypeError, ValueError, x509.ExtensionNotFound):
         return True
 

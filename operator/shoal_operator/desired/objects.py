@@ -33,6 +33,7 @@ class Known:
     origin: str = ""
     plan: Plan | None = None
     placed: tuple[PlacedStage, ...] = ()
+    standbys: tuple[PlacedStage, ...] = ()
     cut: str = ""
 
 
@@ -59,9 +60,10 @@ def desired_objects(intent: Intent, known: Known) -> list[Object]:
     if ingress is not None:
         objects.append(ingress)
     if known.facts is not None and known.plan is not None:
-        objects.append(plan_config_map(intent, addressed(intent, known.plan, known.placed), known.cut))
+        objects.append(plan_config_map(intent, addressed(intent, known.plan, known.placed, known.standbys), known.cut))
         objects.append(stages_disruption_budget(intent))
-        objects += [stage_deployment(intent, known.facts, placed) for placed in known.placed]
+        stages = (*known.placed, *known.standbys)
+        objects += [stage_deployment(intent, known.facts, placed) for placed in stages if not placed.held]
         objects.append(router_deployment(intent, known.facts))
     return in_order(objects)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shoal.plan.document import Plan
+from shoal.plan.document import Plan, Standby
 from shoal.plan.facts import ModelFacts
 from shoal.plan.facts_json import facts_to_json
 from shoal_operator import names
@@ -31,7 +31,7 @@ def facts_name(model: str) -> str:
     return f"{model}-facts"
 
 
-def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage]) -> Plan:
+def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage], standbys: Sequence[PlacedStage] = ()) -> Plan:
     """The plan with the address of each stage."""
     hosts = {(each.pipeline, each.stage.index): each.name for each in placed}
     domain = intent.settings.cluster_domain
@@ -50,12 +50,30 @@ def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage]) -> Plan
         )
         for pipeline in plan.pipelines
     )
-    return plan.model_copy(update={"pipelines": pipelines})
+    return plan.model_copy(update={"pipelines": pipelines, "standbys": _addressed_standbys(intent, plan, standbys)})
+
+
+def _addressed_standbys(intent: Intent, plan: Plan, standbys: Sequence[PlacedStage]) -> tuple[Standby, ...]:
+    domain = intent.settings.cluster_domain
+    return tuple(
+        standby.model_copy(
+            update={
+                "stage": standby.stage.model_copy(
+                    update={
+                        "address": f"{names.stage_host(intent.name, intent.namespace, placed.name, domain)}"
+                        f":{names.STAGE_PORT}"
+                    }
+                )
+            }
+        )
+        for standby, placed in zip(plan.standbys, standbys, strict=True)
+    )
 
 
 def plan_config_map(intent: Intent, plan: Plan, cut: str) -> Object:
     """plan.json, the same document that a local run has, and the name of the cut that it was made for."""
-    text = plan.model_dump_json(by_alias=True, indent=1)
+    # A plan without standbys is the document that it was before there were any.
+    text = plan.model_dump_json(by_alias=True, indent=1, exclude=None if plan.standbys else {"standbys"})
     obj = intent.owned(CONFIG_MAP, plan_name(intent.name), names.ROUTER, {"data": {PLAN_KEY: text}})
     return annotated(obj, {names.CUT_ANNOTATION: cut})
 

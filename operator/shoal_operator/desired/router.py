@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import DEPLOYMENT, INGRESS, SERVICE, Object
+from shoal_operator.desired.certificates import TLS_DIRECTORY, tls_files
 from shoal_operator.desired.intent import Intent, annotated
 from shoal_operator.desired.model_files import model_files
 from shoal_operator.desired.plan_config import PLAN_KEY, plan_name
@@ -14,6 +16,8 @@ from shoal_operator.desired.pod import container, pod_spec, tolerations
 
 GONE_SECONDS: Final = 15
 PLAN_DIRECTORY: Final = "/etc/shoal/plan"
+KEYS_DIRECTORY: Final = "/etc/shoal/keys"
+KEYS_FILE: Final = "api-keys"
 STREAM_SECONDS: Final = "3600"
 DEFAULT_REQUESTS: Final = {"cpu": "250m", "memory": "256Mi"}
 DEFAULT_LIMITS: Final = {"memory": "1Gi"}
@@ -28,6 +32,8 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
     """The router's pod. It reads the plan from the mounted ConfigMap: a new plan restarts nothing here."""
     spec = intent.model.spec
     files = model_files(intent, facts, None)
+    tls_volume, tls_mount = tls_files(intent.name, names.ROUTER)
+    keys = _api_keys(intent)
     command = [
         "python",
         "-m",
@@ -35,12 +41,14 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         f"--plan={PLAN_DIRECTORY}/{PLAN_KEY}",
         f"--model={files.path}",
         f"--listen=0.0.0.0:{names.ROUTER_PORT}",
+        f"--tls-dir={TLS_DIRECTORY}",
         *(f"--served-name={name}" for name in intent.model.served_names),
         f"--max-queue={spec.scheduler.max_queue}",
         f"--prefill-chunk={spec.scheduler.prefill_chunk}",
         f"--recovery-attempts={spec.recovery.max_attempts}",
         f"--recovery-seconds={spec.recovery.max_pause_seconds}",
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
+        *keys.options,
     ]
     resources = spec.router.resources
     server = container(
@@ -50,7 +58,12 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         intent,
         requests=DEFAULT_REQUESTS | _amounts(resources.requests.cpu, resources.requests.memory),
         limits=DEFAULT_LIMITS | _amounts(resources.limits.cpu, resources.limits.memory),
-        mounts=(*files.mounts, {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True}),
+        mounts=(
+            *files.mounts,
+            {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True},
+            tls_mount,
+            *keys.mounts,
+        ),
         ports=[{"name": "http", "containerPort": names.ROUTER_PORT}],
         startupProbe=_probe("/health/live", period=2, failures=60),
         # Ready means that a token went through all stages, not that a process exists.
@@ -60,7 +73,12 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
     pod = pod_spec(
         intent,
         [server],
-        volumes=(*files.volumes, {"name": "plan", "configMap": {"name": plan_name(intent.name)}}),
+        volumes=(
+            *files.volumes,
+            {"name": "plan", "configMap": {"name": plan_name(intent.name)}},
+            tls_volume,
+            *keys.volumes,
+        ),
         service_account=router_name(intent.name),
         initContainers=list(files.init),
         tolerations=tolerations(intent, GONE_SECONDS),
@@ -137,6 +155,31 @@ def router_url(intent: Intent) -> str:
         scheme = "https" if router.ingress.tls_secret_name else "http"
         return f"{scheme}://{router.ingress.host}/v1"
     return f"http://{intent.name}.{intent.namespace}.svc.{intent.settings.cluster_domain}:{router.service.port}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class _ApiKeys:
+    """What the router's pod needs to check keys."""
+
+    options: tuple[str, ...] = ()
+    volumes: tuple[Object, ...] = ()
+    mounts: tuple[Object, ...] = ()
+
+
+def _api_keys(intent: Intent) -> _ApiKeys:
+    """The user's Secret as a file, which the router reads anew when it changes; the operator itself never reads it."""
+    secret, most = intent.model.spec.router.api_keys_secret_ref, intent.model.spec.router.requests_per_key
+    if secret is None:
+        return _ApiKeys()
+    items = [{"key": secret.key, "path": KEYS_FILE}]
+    return _ApiKeys(
+        options=(
+            f"--api-keys={KEYS_DIRECTORY}/{KEYS_FILE}",
+            *((f"--requests-per-key={most}",) if most is not None else ()),
+        ),
+        volumes=({"name": "keys", "secret": {"secretName": secret.name, "items": items, "defaultMode": 0o440}},),
+        mounts=({"name": "keys", "mountPath": KEYS_DIRECTORY, "readOnly": True},),
+    )
 
 
 def _amounts(cpu: int | str | None, memory: int | str | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from shoal.plan.document import Device, StagePlan
 from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import DEPLOYMENT, SERVICE, Object
+from shoal_operator.desired.certificates import TLS_DIRECTORY, tls_files
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_files import model_files
 from shoal_operator.desired.pod import container, pod_spec, tolerations
@@ -22,19 +23,30 @@ PROBE_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PlacedStage:
-    """A stage of the plan with its name, and the resource that grants its device (empty: it needs none)."""
+    """A stage of the plan with its name, and the resource that grants its device (empty: it needs none).
+
+    `standby`: it waits to take the place of the stage of this index; `held`: its Deployment is left as it is for now.
+    """
 
     pipeline: int
     stage: StagePlan
     name: str
     device_resource: str = ""
+    standby: bool = False
+    held: bool = False
 
 
 def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> Object:
-    """One pod that serves blocks [start, end) on the planned node and device."""
+    """One pod that serves blocks [start, end) on the planned node and device.
+
+    Its pod does not say whether it stands by, nor for which pipeline: taking over must not start it anew.
+    """
     stage, spec = placed.stage, intent.model.spec
     files = model_files(intent, facts, (stage.block_start, stage.block_end))
+    tls_volume, tls_mount = tls_files(intent.name, names.STAGE)
     where = {"pipeline": str(placed.pipeline), "stage": str(stage.index)}
+    if placed.standby:
+        where |= {"standby": "true"}
     memory = str(stage.memory.total)
     device = {placed.device_resource: "1"} if placed.device_resource else {}
     command = [
@@ -46,6 +58,8 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         f"--blocks={stage.block_start}:{stage.block_end}",
         f"--device={stage.device.value}",
         f"--listen=0.0.0.0:{names.STAGE_PORT}",
+        f"--tls-dir={TLS_DIRECTORY}",
+        f"--health-listen=0.0.0.0:{names.HEALTH_PORT}",
         f"--streams={spec.scheduler.streams}",
         f"--max-context={intent.context_for(facts)}",
         f"--kv-precision={intent.kv_element(stage.device).value.lower()}",
@@ -60,8 +74,11 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         intent,
         requests={"cpu": "500m", "memory": memory, **device},
         limits={"memory": memory, **device},
-        mounts=(*files.mounts, cache),
-        ports=[{"name": "grpc", "containerPort": names.STAGE_PORT}],
+        mounts=(*files.mounts, cache, tls_mount),
+        ports=[
+            {"name": "grpc", "containerPort": names.STAGE_PORT},
+            {"name": "health", "containerPort": names.HEALTH_PORT},
+        ],
         startupProbe=_probe(failures=_startup_budget(stage) // PROBE_SECONDS),
         readinessProbe=_probe(failures=2),
         # Only its own compute thread counts: a neighbour that is gone must not restart this stage.
@@ -70,7 +87,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     pod = pod_spec(
         intent,
         [server],
-        volumes=(*files.volumes, {"name": "cache", "emptyDir": {}}),
+        volumes=(*files.volumes, {"name": "cache", "emptyDir": {}}, tls_volume),
         groups=intent.settings.supplemental_groups if stage.device is not Device.CPU else (),
         hostname=placed.name,
         subdomain=names.stages_service(intent.name),
@@ -82,7 +99,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
     priority = spec.placement.priority_class_name or intent.settings.priority_class
     if priority:
         pod["priorityClassName"] = priority
-    labels = names.labels(intent.name, names.STAGE, **where)
+    labels = names.labels(intent.name, names.STAGE, stage=str(stage.index))
     # The selector needs the name: two pipelines have a stage of the same index, and an old stage may still be ending.
     selector = {**names.selector(intent.name, names.STAGE), names.NAME_LABEL: placed.name}
     return intent.owned(
@@ -128,7 +145,7 @@ def _startup_budget(stage: StagePlan) -> int:
 
 def _probe(failures: int) -> Object:
     return {
-        "grpc": {"port": names.STAGE_PORT, "service": "shoal.stage.v1.Stage"},
+        "grpc": {"port": names.HEALTH_PORT, "service": "shoal.stage.v1.Stage"},
         "periodSeconds": PROBE_SECONDS,
         "timeoutSeconds": 3,
         "failureThreshold": failures,

@@ -7,7 +7,7 @@ from shoal_operator.cluster.kinds import SECRET, Ref
 from shoal_operator.desired.certificates import (
     authority_name,
     authority_secret,
-    hosts,
+    identities,
     is_due,
     leaf_name,
     leaf_secret,
@@ -31,7 +31,7 @@ async def keep_certificates(intent: Intent, observed: Observed, applier: Applier
     authority = read_authority(current)
     for role in (names.STAGE, names.ROUTER):
         leaf = observed.child(Ref(SECRET, intent.namespace, leaf_name(intent.name, role)))
-        if is_due(leaf, hosts(intent, role), authority.certificate, now):
+        if is_due(leaf, identities(intent, role), authority.certificate, now):
             await applier.write(leaf_secret(intent, role, authority, now), ours=leaf is not None)
             made = True
     return made

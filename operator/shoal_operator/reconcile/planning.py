@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import ShoalError
-from shoal.plan.document import Device, Plan
+from shoal.plan.document import Device, Plan, StagePlan
 from shoal.plan.facts import ModelFacts
+from shoal.plan.standby import missing_standbys, with_standbys
 from shoal.plan.sticky import keep_plan
 from shoal.resource.planning import plan_spec_of
 from shoal_operator import names
+from shoal_operator.cluster.kinds import Object
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import RESOURCES, NodeView, refusal, selected
 from shoal_operator.reconcile.observed import Observed, device_resource
 from shoal_operator.reconcile.volumes import Terms, reaches
+from shoal_operator.status.pods import is_ready
 
 NAMED: int = 8
 
@@ -25,7 +28,8 @@ class Planned:
     """The plan in force, what changed in it, and why it is not what was asked for.
 
     `problem` says why there is no plan for the spec as it is (then `plan` is the last one, or None); `missing` what
-    the plan lacks; `look_again` in how many seconds a node will have been gone for too long.
+    the plan lacks, `short_of` what it lacks of standbys; `look_again` in how many seconds a node will have been gone
+    for too long.
     """
 
     plan: Plan | None
@@ -33,6 +37,7 @@ class Planned:
     moved: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     look_again: float | None = None
+    short_of: str = ""
 
 
 def cut_of(intent: Intent) -> str:
@@ -54,11 +59,15 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
             open_to.append(view.facts)
         else:
             refused.append(why)
+    relieved = _relieved(intent, observed)
     staying = [
         # What a running stage uses it has, whatever the device plugin says just now.
         replace(view.facts, devices=tuple(Device))
         for view in observed.nodes
-        if selected(view, selector) and view.lost_for(observed.now) < after and reaches(view, terms)
+        if selected(view, selector)
+        and view.lost_for(observed.now) < after
+        and reaches(view, terms)
+        and view.name not in relieved
     ]
     wanted = replace(plan_spec_of(spec), node_selector={})
     same_cut = not observed.cut or observed.cut == cut_of(intent)
@@ -70,22 +79,63 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     except ShoalError as error:
         others = f" (not used: {'; '.join(refused[:NAMED])})" if refused else ""
         return Planned(observed.plan, problem=f"{error}{others}", look_again=look_again)
-    return Planned(kept.plan, moved=kept.moved, missing=kept.missing, look_again=look_again)
+    before = observed.plan.standbys if observed.plan is not None else ()
+    plan = with_standbys(kept.plan, facts, open_to, wanted, previous=before, staying=staying)
+    return Planned(
+        plan,
+        moved=kept.moved,
+        missing=kept.missing,
+        look_again=look_again,
+        short_of=missing_standbys(plan, wanted),
+    )
 
 
 def place(intent: Intent, plan: Plan, observed: Observed) -> tuple[PlacedStage, ...]:
     """The stages of a plan with their names and the resources that grant their devices."""
-    views = {view.name: view for view in observed.nodes}
-    placed = []
-    for pipeline in plan.pipelines:
-        for stage in pipeline.stages:
-            name = names.stage_name(intent.name, stage, plan.model_digest or "", intent.stage_image)
-            known = RESOURCES.get(stage.device, ())
-            resource = device_resource(observed.children, intent.namespace, name, known)
-            if not resource and stage.node in views:
-                resource = views[stage.node].resources.get(stage.device, "")
-            placed.append(PlacedStage(pipeline.index, stage, name, resource))
-    return tuple(placed)
+    return tuple(
+        _placed(intent, plan, observed, pipeline.index, stage)
+        for pipeline in plan.pipelines
+        for stage in pipeline.stages
+    )
+
+
+def place_standbys(intent: Intent, plan: Plan, observed: Observed) -> tuple[PlacedStage, ...]:
+    """Those that stand by, under the names that they keep when they take over."""
+    return tuple(
+        replace(_placed(intent, plan, observed, standby.pipeline, standby.stage), standby=True)
+        for standby in plan.standbys
+    )
+
+
+def _placed(intent: Intent, plan: Plan, observed: Observed, pipeline: int, stage: StagePlan) -> PlacedStage:
+    name = names.stage_name(intent.name, stage, plan.model_digest or "", intent.stage_image)
+    resource = device_resource(observed.children, intent.namespace, name, RESOURCES.get(stage.device, ()))
+    if not resource:
+        view = next((view for view in observed.nodes if view.name == stage.node), None)
+        resource = view.resources.get(stage.device, "") if view is not None else ""
+    return PlacedStage(pipeline, stage, name, resource)
+
+
+def _relieved(intent: Intent, observed: Observed) -> set[str]:
+    """Nodes that are not Ready and whose stage is loaded elsewhere: waiting for them would gain nothing."""
+    if observed.plan is None or not observed.plan.standbys:
+        return set()
+    ready = {view.name for view in observed.nodes if view.ready}
+    loaded = {
+        (placed.stage.block_start, placed.stage.block_end)
+        for placed in place_standbys(intent, observed.plan, observed)
+        if placed.stage.node in ready and _serves(observed.pod_of_stage(placed.name))
+    }
+    return {
+        stage.node
+        for pipeline in observed.plan.pipelines
+        for stage in pipeline.stages
+        if stage.node not in ready and (stage.block_start, stage.block_end) in loaded
+    }
+
+
+def _serves(pod: Object | None) -> bool:
+    return pod is not None and is_ready(pod)
 
 
 def _look_again(observed: Observed, after: int) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,14 +24,16 @@ from shoal_operator.desired.model_job import COMPILER, model_job_name
 from shoal_operator.desired.objects import Known, desired_objects
 from shoal_operator.desired.plan_config import addressed, plan_config_map
 from shoal_operator.desired.router import router_name
+from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.errors import ApiError, OperatorError
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
 from shoal_operator.reconcile.model import ModelState, model_state, with_progress
 from shoal_operator.reconcile.observed import Observed, observe
-from shoal_operator.reconcile.planning import Planned, cut_of, place, plan_for
+from shoal_operator.reconcile.planning import Planned, cut_of, place, place_standbys, plan_for
 from shoal_operator.reconcile.reporting import Reporter
+from shoal_operator.reconcile.rolling import held_refs, one_at_a_time
 from shoal_operator.reconcile.unsupported import unsupported
 from shoal_operator.reconcile.volumes import Terms, volume_terms
 from shoal_operator.settings import OperatorSettings
@@ -121,7 +123,7 @@ class Reconciler:
             state = model_state(intent, observed)
             planned, known, frozen = self._decide(intent, observed, state, terms)
             if known.plan is not None:
-                claim = plan_config_map(intent, addressed(intent, known.plan, known.placed), known.cut)
+                claim = plan_config_map(intent, addressed(intent, known.plan, known.placed, known.standbys), known.cut)
                 await self._applier.apply([claim], observed.children)
         if known.placed:
             await keep_certificates(intent, observed, self._applier)
@@ -134,7 +136,8 @@ class Reconciler:
             role = obj["metadata"]["labels"].get(names.ROLE_LABEL)
             return obj["metadata"]["name"] == job or (frozen and role in (names.STAGE, names.ROUTER, names.STORE))
 
-        unwanted = unwanted_children(observed.children, {ref_of(obj) for obj in wanted}, keep)
+        stay = {ref_of(obj) for obj in wanted} | held_refs(intent, known.placed)
+        unwanted = unwanted_children(observed.children, stay, keep)
         await self._applier.remove([*unwanted, *([state.spent] if state.spent else ())])
         return state, planned
 
@@ -153,22 +156,32 @@ class Reconciler:
             return planned, base, False
         if planned.plan is None or planned.problem:
             return planned, base, observed.plan is not None
-        placed = place(intent, planned.plan, observed)
-        return planned, replace(base, plan=planned.plan, placed=placed, cut=cut_of(intent)), False
+        placed = one_at_a_time(intent, state.facts, planned.plan, place(intent, planned.plan, observed), observed)
+        standbys = place_standbys(intent, planned.plan, observed)
+        known = replace(base, plan=planned.plan, placed=placed, standbys=standbys, cut=cut_of(intent))
+        return planned, known, False
 
     def _situation(self, intent: Intent, observed: Observed, state: ModelState, planned: Planned) -> Situation:
         views = {view.name: view for view in observed.nodes}
         plan = planned.plan
-        placed = place(intent, plan, observed) if plan is not None and intent.model.spec.replicas else ()
-        stages = tuple(
-            StageState(
-                each,
-                observed.pod_of_stage(each.name),
-                observed.child(Ref(DEPLOYMENT, intent.namespace, each.name)),
-                views.get(each.stage.node),
+        placed: tuple[PlacedStage, ...] = ()
+        if plan is not None and intent.model.spec.replicas:
+            placed = place(intent, plan, observed)
+            if state.facts is not None:
+                placed = one_at_a_time(intent, state.facts, plan, placed, observed)
+        standbys = place_standbys(intent, plan, observed) if placed and plan is not None else ()
+
+        def states(of: Sequence[PlacedStage]) -> tuple[StageState, ...]:
+            return tuple(
+                StageState(
+                    each,
+                    observed.pod_of_stage(each.name),
+                    observed.child(Ref(DEPLOYMENT, intent.namespace, each.name)),
+                    views.get(each.stage.node),
+                )
+                for each in of
             )
-            for each in placed
-        )
+
         routers = observed.pods_of(names.ROUTER)
         return Situation(
             replicas=intent.model.spec.replicas,
@@ -179,7 +192,9 @@ class Reconciler:
             plan_problem=planned.problem,
             missing=planned.missing,
             moved=planned.moved,
-            stages=stages,
+            stages=states(placed),
+            standbys=states(standbys),
+            short_of=planned.short_of if placed else "",
             router=routers[0] if routers else None,
             router_deployment=_deployment(observed, intent),
         )

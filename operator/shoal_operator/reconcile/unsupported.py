@@ -1,7 +1,7 @@
 """What a ShardedModel may ask for and this version cannot do yet. Pure.
 
-A field that would be left out silently, or that would only make pods crash, is refused by its name instead: an API key
-that nobody checks is worse than none. Each line goes when the part that it speaks of can do it.
+A field that would be left out silently, or that would only make pods crash, is refused by its name instead. Each line
+goes when the part that it speaks of can do it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ def unsupported(spec: ShardedModelSpec) -> tuple[str, ...]:
     """A line for each field that this version cannot honour: its name, why, what to do. Empty: all can be."""
     speculative, source = spec.scheduler.speculative, spec.model.source
     found = []
-    if spec.router.api_keys_secret_ref is not None:
-        found.append(
-            "spec.router.apiKeysSecretRef: the router does not check API keys yet; leave it out, "
-            "and let an Ingress or a NetworkPolicy decide who calls"
-        )
     if speculative.mode is not SpeculativeMode.OFF and speculative.draft is not None:
         found.append("spec.scheduler.speculative.draft: no draft model runs beside the router yet; leave it out")
     if speculative.mode is SpeculativeMode.FIXED:

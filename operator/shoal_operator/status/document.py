@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any, Final
 
-from shoal.plan.document import Plan
+from shoal.plan.document import Plan, StagePlan
 from shoal.resource import ShardedModelStatus
 from shoal.resource.status import PipelineStatus, PlanStatus, StageStatus
 from shoal_operator import names
@@ -36,12 +36,12 @@ def status_of(
         devices=",".join(sorted({state.placed.stage.device.value for state in stages})),
         url=router_url(intent),
         model_digest=digest,
-        plan=None if situation.plan is None else _plan(situation.plan, stages),
+        plan=None if situation.plan is None else _plan(situation.plan, stages, situation.standbys),
     )
     return status.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-def _plan(plan: Plan, stages: tuple[StageState, ...]) -> PlanStatus:
+def _plan(plan: Plan, stages: tuple[StageState, ...], standbys: tuple[StageState, ...]) -> PlanStatus:
     ready = {(state.placed.pipeline, state.placed.stage.index): state.ready for state in stages}
     slowest = max(pipeline.token_ms for pipeline in plan.pipelines)
     return PlanStatus(
@@ -50,21 +50,25 @@ def _plan(plan: Plan, stages: tuple[StageState, ...]) -> PlanStatus:
             PipelineStatus(
                 index=pipeline.index,
                 stages=tuple(
-                    StageStatus(
-                        index=stage.index,
-                        node=stage.node,
-                        device=stage.device,
-                        layers=stage.describe_blocks(plan.layers)[:64],
-                        memory_bytes=stage.memory.total,
-                        ready=ready.get((pipeline.index, stage.index), False),
-                    )
-                    for stage in pipeline.stages
+                    _stage(plan, stage, ready.get((pipeline.index, stage.index), False)) for stage in pipeline.stages
                 ),
             )
             for pipeline in plan.pipelines
         ),
+        standbys=tuple(_stage(plan, state.placed.stage, state.ready) for state in standbys),
         spares=plan.spares[:256],
         reasons=tuple(reason[:LINE] for reason in plan.reasons[:LINES]),
         advice=tuple(advice[:LINE] for advice in plan.advice[:LINES]),
         tokens_per_second=int(1000 / slowest) if slowest > 0 else None,
+    )
+
+
+def _stage(plan: Plan, stage: StagePlan, ready: bool) -> StageStatus:
+    return StageStatus(
+        index=stage.index,
+        node=stage.node,
+        device=stage.device,
+        layers=stage.describe_blocks(plan.layers)[:64],
+        memory_bytes=stage.memory.total,
+        ready=ready,
     )

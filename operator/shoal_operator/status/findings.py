@@ -63,6 +63,8 @@ class Situation:
     missing: tuple[str, ...]
     moved: tuple[str, ...]
     stages: tuple[StageState, ...]
+    standbys: tuple[StageState, ...]
+    short_of: str
     router: Mapping[str, Any] | None
     router_deployment: Mapping[str, Any] | None
 
@@ -160,6 +162,8 @@ def degraded(situation: Situation) -> Finding:
     ready, whole = ready_pipelines(situation.stages), situation.replicas
     if 0 < ready < whole:
         return finding(kind, True, "PipelineDown", f"{ready} of {whole} pipelines serve")
+    if situation.short_of:
+        return finding(kind, True, "NoStandby", short(situation.short_of))
     return finding(kind, False, "AsPlanned")
 
 

@@ -17,6 +17,8 @@ from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
+from shoal_router.api.gate import Gate
+from shoal_router.api.keys import ApiKeys
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.generation import Generator
@@ -24,8 +26,8 @@ from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
 
 
-def create_app(generator: Generator, text: TextModel, settings: ApiSettings) -> FastAPI:
-    """The application. It keeps no state of its own; `generator` may become ready later."""
+def create_app(generator: Generator, text: TextModel, settings: ApiSettings, keys: ApiKeys | None = None) -> FastAPI:
+    """The application. `generator` may become ready later; without `keys` everybody may call."""
     served = Served(generator, text, settings, created=int(time.time()))
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
@@ -33,6 +35,8 @@ def create_app(generator: Generator, text: TextModel, settings: ApiSettings) -> 
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
+    if keys is not None:
+        app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)
     app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)
     return app
 

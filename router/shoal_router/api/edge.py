@@ -122,4 +122,6 @@ def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> 
         "status": status,
         "seconds": round(seconds, 4),
     }
+    if "api_key" in scope["state"]:
+        facts["api_key"] = scope["state"]["api_key"]
     log.info("%s %s %s", scope["method"], scope["path"], status or "client left", extra=facts)

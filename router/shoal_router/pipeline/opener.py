@@ -19,7 +19,8 @@ from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
 from shoal.wire.messages import DType, OpenRequest, StageDescription
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
-from shoal.wire.transport import channel_options
+from shoal.wire.tls import TlsDirectory
+from shoal.wire.transport import open_channel
 from shoal_router.pipeline.fit import check_fit, next_epoch
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
@@ -44,6 +45,7 @@ class RingOpener:
     prefill_chunk: int = 256
     hidden_dtype: DType | None = None
     times: RingTimes = field(default_factory=RingTimes)
+    tls: TlsDirectory | None = None
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> RingPipeline:
         """See PipelineOpener.open."""
@@ -64,8 +66,7 @@ class RingOpener:
             ) from None
 
     async def _open(self, planned: PlannedPipeline, readiness: Readiness, progress: Progress) -> RingPipeline:
-        options = channel_options(_OWN_FRAME_BYTES)
-        channels = [grpc.aio.insecure_channel(address, options=options) for address in planned.addresses]
+        channels = [open_channel(address, _OWN_FRAME_BYTES, self.tls) for address in planned.addresses]
         try:
             stubs = [StageStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
             found = await readiness.wait(stubs)

@@ -6,6 +6,7 @@ blocks       the KV blocks: reference counts, prefix cache, eviction
 memory       slots and blocks of one pipeline, handed out and taken back
 batch        one step while it is put together and while it is in flight
 drafting     the seam to draft sources
+guarded      a drafter whose defects cost speed and nothing else
 acceptance   how likely a guess is to be right, learned from outcomes
 costs        what steps take, measured
 policy       how many guesses pay: arithmetic

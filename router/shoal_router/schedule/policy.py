@@ -26,6 +26,9 @@ from shoal_router.schedule.costs import StepCosts
 MOST_IN_FLIGHT = 24
 """Steps of one ring, however long its way: a stage takes no more than 32 frames unasked."""
 
+_MARGIN = 1.2
+"""A draft must pay this much more than it costs: chances are estimates, and what looks likeliest is overestimated."""
+
 _POWER = 0.05
 """Of the time that a row ahead keeps the stages busy it must save at least this share: they are other people's PCs."""
 
@@ -71,7 +74,7 @@ def widths(chances: Sequence[Sequence[float]], costs: StepCosts, *, steps: int, 
     heapify(heap)
     while heap and budget:
         chance, number = -heap[0][0], heap[0][1]
-        if chance <= expected * price(costs, tokens, steps):
+        if chance <= _MARGIN * expected * price(costs, tokens, steps):
             break
         taken[number] += 1
         expected += chance

@@ -9,7 +9,8 @@
 **Micro-batches.** Up to `depth` steps with decode rows are in flight, at least as many as stages. A sequence is in one
 of them at most, since its next token needs the last; they are spread evenly. Prompts are cut into chunks of at most
 `prefill_chunk` tokens a step, decode rows first; the chunks of one prompt follow each other without waiting, so that
-every stage works on another chunk, and one more step than `depth` may be in flight to keep the first stage fed.
+every stage works on another chunk, and one more step than `depth` may be in flight to keep the first stage fed. While
+somebody decodes, the chunks in all steps under way are together as long as one.
 
 **Speculation** (with a Speculator). A decode row may carry guesses, which the last stage verifies; and while fewer
 steps are in flight than fill the ring, a sequence runs ahead: a further row of guesses leaves before the first is
@@ -143,7 +144,7 @@ class Scheduler:
         if len(self._in_flight) - self._steps_ahead <= self._depth:
             self._add_decode_rows(batch)
             decode_rows = len(batch.rows)
-            prefill_tokens = self._add_prefill_rows(batch, max(self._prefill_chunk - batch.tokens, 1), now)
+            prefill_tokens = self._add_prefill_rows(batch, self._prefill_budget(batch), now)
         ahead = not batch.rows and self._add_row_ahead(batch)
         if not batch.rows:
             return None
@@ -197,6 +198,18 @@ class Scheduler:
         draft = draft[: self._memory.stretch(seq, start + len(draft), reserve=len(self._running)) - start]
         self._speculator.count_sent(draft)
         return draft
+
+    def _prefill_budget(self, batch: Batch) -> int:
+        """Prompt tokens that the step may take: a chunk, and while somebody decodes that step's share of one.
+
+        A token goes round behind the chunks that left before it. With a whole one in each stage and one waiting, it
+        would take as long as `depth + 1` of them; with shares, no longer than one.
+        """
+        if len(self._running) == len(self._prefilling):
+            return max(self._prefill_chunk - batch.tokens, 1)
+        if len(self._in_flight) - self._steps_ahead >= self._depth:
+            return 0
+        return max(self._prefill_chunk // self._depth - batch.tokens, 1)
 
     def _add_prefill_rows(self, batch: Batch, budget: int, now: float) -> int:
         taken = 0

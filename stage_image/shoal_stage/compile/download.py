@@ -1,6 +1,8 @@
 """One file over HTTP: to a temporary name, continued when an earlier attempt was interrupted, renamed when complete.
 
-The temporary file is locked while it grows: two processes that fetch the same file would mix their bytes.
+The temporary file is locked while it grows: two processes that fetch the same file would mix their bytes. Beside it
+stands what the server calls this state of the file (ETag or Last-Modified), so that a part of an older one is never
+continued (If-Range, RFC 9110 section 13.1.5).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import fcntl
 import os
 import urllib.error
 import urllib.request
+from email.message import Message
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO
@@ -28,14 +31,16 @@ def download(url: str, final: Path, progress: OnProgress = silent) -> None:
         with partial.open("ab") as out:
             fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
-                _fetch(url, out, final.name, progress)
+                _fetch(url, out, final.name, _state_file(partial), progress)
             except BaseException:
                 if os.fstat(out.fileno()).st_size == 0:
                     partial.unlink()
+                    _state_file(partial).unlink(missing_ok=True)
                 raise
             out.flush()
             os.fsync(out.fileno())
             partial.rename(final)
+            _state_file(partial).unlink(missing_ok=True)
     except BlockingIOError:
         raise ResourceError(f"another process is fetching {url}: run this one again when it is done") from None
     except urllib.error.HTTPError as error:
@@ -44,10 +49,17 @@ def download(url: str, final: Path, progress: OnProgress = silent) -> None:
         raise ResourceError(f"{url} cannot be fetched: {error}; run it again to go on where it stopped") from error
 
 
-def _fetch(url: str, out: BinaryIO, name: str, progress: OnProgress) -> None:
+def _state_file(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.state")
+
+
+def _fetch(url: str, out: BinaryIO, name: str, state: Path, progress: OnProgress) -> None:
     """Append to `out` what it lacks of `url`."""
     have = os.fstat(out.fileno()).st_size
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    if have and state.exists():
+        headers["If-Range"] = state.read_text()
+    request = urllib.request.Request(url, headers=headers)
     try:
         response = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
     except urllib.error.HTTPError as error:
@@ -63,6 +75,7 @@ def _fetch(url: str, out: BinaryIO, name: str, progress: OnProgress) -> None:
         if response.status != 206:
             out.truncate(0)
             have = 0
+            _note_state(state, response.headers)
         length = int(response.headers.get("Content-Length") or 0)
         total = have + length
         while chunk := response.read(CHUNK):
@@ -71,6 +84,15 @@ def _fetch(url: str, out: BinaryIO, name: str, progress: OnProgress) -> None:
             progress(Report(f"fetching {name}", have, max(total, have)))
     if length and have < total:
         raise ResourceError(f"{url} ended after {have} of {total} bytes; run it again to go on where it stopped")
+
+
+def _note_state(state: Path, headers: Message) -> None:
+    """Keep a strong validator; a weak one may stand for different bytes."""
+    tag = headers.get("ETag") or headers.get("Last-Modified") or ""
+    if tag and not tag.startswith("W/"):
+        state.write_text(tag)
+    else:
+        state.unlink(missing_ok=True)
 
 
 def _check_complete(url: str, out: BinaryIO, have: int, content_range: str) -> None:

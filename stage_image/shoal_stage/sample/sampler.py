@@ -3,6 +3,9 @@
 A row with drafts is verified by drawing: each sampled position is drawn as if no draft existed, and the row ends at
 the first draft that differs from what was drawn. Since draws depend on (seed, position) alone, the text is the one
 that plain decoding gives, greedy or sampled, whatever the drafts were.
+
+Rows of one sequence may follow each other before the first is answered. What a row drew past a wrong draft of an
+earlier one is stale, and the router ignores it; the state it left goes with the next row's lower `past_len`.
 """
 
 from __future__ import annotations
@@ -86,6 +89,5 @@ class Sampler:
                     scores.append(logprob(adjusted, token, params.logprobs))
             drawn.append(token)
             if index + 1 < len(tokens) and index + 1 >= row.known and token != tokens[index + 1]:
-                context.extend(tokens[index + 1 :])
                 break
         return RowOutcome(row.seq, row.version, row.past_len + first + 1, tuple(drawn), tuple(scores))

@@ -23,6 +23,7 @@ from typing import Any
 
 from shoal.manifest import Manifest
 from shoal.wire.messages import Row
+from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.fake import FakeEngine, fake_manifest
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.describe import describe_stage
@@ -69,6 +70,7 @@ async def start_stage(
     max_frame_bytes: int = 4 << 20,
     versions: dict[str, str] | None = None,
     wait_ready: bool = True,
+    tls: TlsDirectory | None = None,
 ) -> AsyncIterator[StageHandle]:
     """A stage server on the loopback; with `wait_ready` it has loaded (or failed) when the body runs."""
     engines: list[Any] = []
@@ -81,7 +83,7 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(drain=5.0))
+    server = StageServer(load, description, patience or Patience(drain=5.0), tls)
     address = await server.start(listen)
     try:
         if wait_ready:
@@ -99,6 +101,7 @@ async def fake_pipeline(
     vocab_size: int = 256,
     on_run: Callable[[int, Sequence[Row]], None] | None = None,
     patience: Patience | None = None,
+    tls: TlsDirectory | None = None,
     **engine: Any,
 ) -> AsyncIterator[list[StageHandle]]:
     """`stages` FakeEngine stages that together hold one fake model. `on_run(stage, rows)` is called before each step.
@@ -121,7 +124,13 @@ async def fake_pipeline(
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                start_stage(factory(index), manifest=manifest, blocks=(cuts[index], cuts[index + 1]), patience=patience)
+                start_stage(
+                    factory(index),
+                    manifest=manifest,
+                    blocks=(cuts[index], cuts[index + 1]),
+                    patience=patience,
+                    tls=tls,
+                )
             )
             for index in range(stages)
         ]

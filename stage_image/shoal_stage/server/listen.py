@@ -1,4 +1,8 @@
-"""A gRPC server with its port, its health and its errors; and the one around a Stage."""
+"""A gRPC server with its port, its health and its errors; and the one around a Stage.
+
+With TLS nobody without a certificate of the pipeline gets in, and a kubelet has none: its probes then have a port of
+their own, which serves health and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
+from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.refusals import Refusals
@@ -27,31 +32,38 @@ SERVICE = "shoal.stage.v1.Stage"
 class Port:
     """A server that says in grpc.health.v1 whether `service` is ready. Services are added to `grpc` before `open`."""
 
-    def __init__(self, service: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self, service: str, max_frame_bytes: int, tls: TlsDirectory | None = None, health_listen: str = ""
+    ) -> None:
         self._service = service
+        self._tls = tls
+        self._health_listen = health_listen
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._health_updates: set[asyncio.Task[None]] = set()
         self.grpc = grpc.aio.server(interceptors=[Refusals()], options=server_options(max_frame_bytes))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        self._probes = grpc.aio.server() if health_listen else None
+        for server in (self.grpc, self._probes):
+            if server is not None:
+                health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     async def open(self, listen: str) -> str:
         """Listen on `host:port` (port 0: any free one); returns the address that others dial.
 
-        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had.
+        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had or TLS has no files.
         """
-        host, port = parse_address(listen)
         await self._report(StageState.LOADING)
-        _check_free(host, port)
-        try:
-            bound = self.grpc.add_insecure_port(f"{_bracketed(host)}:{port}")
-        except RuntimeError as error:
-            raise ResourceError(f"cannot listen on {listen}: {error}") from None
+        address = _bind(self.grpc, listen, self._tls)
+        if self._probes is not None:
+            _bind(self._probes, self._health_listen, None)
+            await self._probes.start()
         await self.grpc.start()
-        return f"{_bracketed(host)}:{bound}"
+        return address
 
     async def close(self) -> None:
         """Let calls end for a moment, then close."""
         await self.grpc.stop(grace=1.0)
+        if self._probes is not None:
+            await self._probes.stop(grace=None)
         await asyncio.gather(*self._health_updates)
 
     def on_state(self, state: StageState) -> None:
@@ -70,10 +82,18 @@ class Port:
 class StageServer:
     """A listening stage. `start`, then `stop`; both from the event loop that made it."""
 
-    def __init__(self, load: Callable[[], Engine], description: StageDescription, patience: Patience) -> None:
-        self._port = Port(SERVICE, description.max_frame_bytes)
-        self.stage = Stage(load, description, patience, self._port.on_state)
-        add_StageServicer_to_server(StageService(self.stage), self._port.grpc)  # type: ignore[no-untyped-call]
+    def __init__(
+        self,
+        load: Callable[[], Engine],
+        description: StageDescription,
+        patience: Patience,
+        tls: TlsDirectory | None = None,
+        health_listen: str = "",
+    ) -> None:
+        self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls)
+        service = StageService(self.stage, by_role=tls is not None)
+        add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 
     async def start(self, listen: str) -> str:
         """Listen, begin to load; returns the address that others dial. Raises what Port.open raises."""
@@ -112,6 +132,21 @@ class StageServer:
     async def abort(self) -> None:
         """Close every connection at once, as a power cut would; `stop` is still due."""
         await self._port.grpc.stop(grace=None)
+
+
+def _bind(server: grpc.aio.Server, listen: str, tls: TlsDirectory | None) -> str:
+    """Give the server its port; returns the address that others dial."""
+    host, port = parse_address(listen)
+    _check_free(host, port)
+    wanted = f"{_bracketed(host)}:{port}"
+    try:
+        if tls is None:
+            bound = server.add_insecure_port(wanted)
+        else:
+            bound = server.add_secure_port(wanted, tls.server_credentials())
+    except RuntimeError as error:
+        raise ResourceError(f"cannot listen on {listen}: {error}") from None
+    return f"{_bracketed(host)}:{bound}"
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -50,4 +50,5 @@ async def _run(settings: ServeSettings, manifest: Manifest) -> int:
         max_frame_bytes=settings.max_frame_bytes,
     )
     patience = Patience(step=settings.step_seconds, drain=settings.drain_seconds)
-    return await serve_until_told(StageServer(load, description, patience), settings.listen)
+    server = StageServer(load, description, patience, settings.tls, settings.health_listen)
+    return await serve_until_told(server, settings.listen)

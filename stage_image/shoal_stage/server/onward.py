@@ -19,7 +19,8 @@ from shoal.wire.errors import DigestMismatch, StageNotReady, StageUnreachable, W
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
-from shoal.wire.transport import channel_options
+from shoal.wire.tls import TlsDirectory
+from shoal.wire.transport import open_channel
 from shoal_stage.server.compute import Outgoing
 
 CONNECT_SECONDS = 5.0
@@ -46,9 +47,9 @@ def check_neighbours(mine: StageDescription, other: StageDescription, where: str
 class NextHop:
     """Invariant: at most as many frames are on their way to the next stage as it gave credit for."""
 
-    def __init__(self, address: str, max_frame_bytes: int) -> None:
+    def __init__(self, address: str, max_frame_bytes: int, tls: TlsDirectory | None = None) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=channel_options(max_frame_bytes))
+        self._channel = open_channel(address, max_frame_bytes, tls)
         self._stub: Any = StageStub(self._channel)  # type: ignore[no-untyped-call]
         self._call = self._stub.Run()
         self._credits = 0

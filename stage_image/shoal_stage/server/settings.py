@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from shoal.errors import UsageError
 from shoal.plan.document import Device
+from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
 
 _MEBIBYTE = 1 << 20
@@ -29,6 +30,8 @@ class ServeSettings:
     step_seconds: float
     drain_seconds: float
     die_with_parent: bool
+    tls: TlsDirectory | None = None
+    health_listen: str = ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +66,8 @@ def parse_arguments(argv: Sequence[str]) -> ServeSettings:
         step_seconds=given.step_seconds,
         drain_seconds=given.drain_seconds,
         die_with_parent=given.die_with_parent,
+        tls=TlsDirectory(given.tls_dir) if given.tls_dir else None,
+        health_listen=given.health_listen,
     )
 
 
@@ -75,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
     add("--threads", type=count, metavar="N", help="compute threads; default: OpenVINO's choice")
     add("--max-frame-mib", type=count, default=64, metavar="N", help="largest frame taken (default %(default)s)")
+    add("--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: only mutual TLS is spoken")
+    add("--health-listen", default="", metavar="HOST:PORT", help="a plain port for probes, which hold no certificate")
     add_process_options(parser)
     return parser
 

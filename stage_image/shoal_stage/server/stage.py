@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from shoal.errors import ShoalError, StageError
+from shoal.errors import ResourceError, ShoalError, StageError
 from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch
 from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
+from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
@@ -53,7 +54,9 @@ class Stage:
         description: StageDescription,
         patience: Patience,
         on_state: Callable[[StageState], None],
+        tls: TlsDirectory | None = None,
     ) -> None:
+        self._tls = tls
         self._description = description
         self._patience = patience
         self._on_state = on_state
@@ -86,7 +89,7 @@ class Stage:
             check_open(request, held, self._description.epoch)
             self._end_session(StaleEpoch(f"epoch {request.epoch} was opened on this stage"))
             self._description = replace(self._description, epoch=request.epoch)
-            hop = NextHop(request.next_address, held.max_frame_bytes) if request.next_address else None
+            hop = self._next_hop(request.next_address, held.max_frame_bytes)
             if hop is not None:
                 try:
                     await hop.connect(self._description)
@@ -186,6 +189,14 @@ class Stage:
         if state is not StageState.READY or held is None:
             raise StageNotReady(f"stage is {state.value.lower()}: {self._description.detail}")
         return held
+
+    def _next_hop(self, address: str, max_frame_bytes: int) -> NextHop | None:
+        if not address:
+            return None
+        try:
+            return NextHop(address, max_frame_bytes, self._tls)
+        except ResourceError as error:
+            raise StageNotReady(str(error)) from None
 
     def _enter(self, state: StageState, detail: str) -> None:
         self._description = replace(self._description, state=state, detail=detail)

@@ -230,7 +230,7 @@ EVERYTHING_OF_A_CLUSTER = (
     "placement: {tolerations: [{operator: Exists}], priorityClassName: low, nodeLimits: [{node: a, memory: 1Gi}]}, "
     "recovery: {replanAfterSeconds: 60}, image: {pullPolicy: Always}, "
     "router: {service: {port: 9000, type: NodePort}, resources: {limits: {cpu: 1}}, "
-    "ingress: {host: h}, apiKeysSecretRef: {name: s}}"
+    "ingress: {host: h}, apiKeysSecretRef: {name: s}, requestsPerKey: 2}"
 )
 
 
@@ -243,6 +243,7 @@ def test_nothing_of_a_cluster_is_left_out_in_silence() -> None:
         "router.service (all but port)",
         "router.ingress",
         "router.apiKeysSecretRef",
+        "router.requestsPerKey",
         "router.resources",
         "image",
     ]

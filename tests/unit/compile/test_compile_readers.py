@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import struct
 
 import gguf
+import gguf.gguf_writer
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,6 +70,16 @@ def test_a_tensor_without_elements_is_refused(make_gguf):
 def test_a_count_that_is_no_whole_number_is_refused(make_gguf, window):
     path = make_gguf(metadata=lambda writer: writer.add_float32("llama.attention.sliding_window", window)).path
     with pytest.raises(CheckpointError, match=r"attention\.sliding_window = .*a whole number is due"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("key", ["rope.freq_base", "attention.layer_norm_rms_epsilon"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_a_number_that_would_give_no_numbers_is_refused(make_gguf, key, value):
+    path = make_gguf(
+        metadata=lambda writer: writer.add_key_value(f"llama.{key}", value, gguf.GGUFValueType.FLOAT32)
+    ).path
+    with pytest.raises(CheckpointError, match=rf"{key} = .* a number above 0 is due"):
         open_checkpoint(path)
 
 

@@ -211,3 +211,12 @@ def test_a_block_that_was_not_written_whole_is_noticed(make_hf, tmp_path, monkey
     with pytest.raises(ResourceError, match=r"unfinished-embed\.xml was not written whole"):
         compile_model(make_hf("llama").path, tmp_path / "model", F32)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_directory_that_no_compile_made_is_left_alone(make_hf, tmp_path):
+    tiny, partial = make_hf("llama"), tmp_path / "model.partial"
+    (partial / "blocks").mkdir(parents=True)
+    (partial / "thesis.txt").write_text("years of work")
+    with pytest.raises(UsageError, match=r"holds thesis\.txt, which no compile put there"):
+        compile_model(tiny.path, tmp_path / "model", F32)
+    assert (partial / "thesis.txt").read_text() == "years of work"

@@ -128,8 +128,9 @@ class Office:
 
 
 def sharded_model(name: str = "llama-8b", **spec: Any) -> Object:
-    """examples/llama-3.1-8b.yaml with changes, as the API server would hold it in namespace `ai`."""
+    """examples/llama-3.1-8b.yaml with changes, as the API server would hold it in namespace `ai`; no standbys."""
     body = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    body["spec"]["placement"]["sparePods"] = 0
     body["metadata"] |= {"name": name, "namespace": "ai"}
     body["spec"] |= spec
     return body

@@ -120,10 +120,9 @@ async def test_pods_mount_only_what_their_program_reads(office):
         containers = [*pod["containers"], *pod.get("initContainers", [])]
         assert {mount["name"] for each in containers for mount in each["volumeMounts"]} == names
         found[obj["metadata"]["labels"]["shoal.dev/role"]] = names
-    # Certificates are not among them as long as the hops are plain gRPC.
     assert found == {
-        "stage": {"tmp", "models", "cache"},
-        "router": {"tmp", "models", "plan"},
+        "stage": {"tmp", "models", "cache", "tls"},
+        "router": {"tmp", "models", "plan", "tls"},
         "store": {"tmp", "store"},
     }
 

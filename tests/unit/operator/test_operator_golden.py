@@ -17,9 +17,11 @@ from shoal_operator.settings import OperatorSettings
 
 GOLDEN = Path(__file__).parent / "golden"
 
+EXAMPLE = yaml.safe_load((Path(__file__).parents[3] / "examples/llama-3.1-8b.yaml").read_text())
+
 CASES: dict[str, dict[str, Any]] = {
     # The example, on five PCs of different memory.
-    "example": {"spec": {}, "settings": {}},
+    "example": {"spec": {"placement": EXAMPLE["spec"]["placement"]}, "settings": {}},
     "volume-claim": {
         "spec": {
             "model": {"volume": {"persistentVolumeClaim": {"claimName": "models"}, "path": "llama/int4"}},
@@ -47,6 +49,8 @@ CASES: dict[str, dict[str, Any]] = {
                 "service": {"type": "NodePort", "port": 80, "nodePort": 30080, "annotations": {"a": "b"}},
                 "ingress": {"host": "llm.office.example", "className": "traefik", "tlsSecretName": "llm-tls"},
                 "resources": {"limits": {"memory": "2Gi"}},
+                "apiKeysSecretRef": {"name": "llm-keys", "key": "keys.txt"},
+                "requestsPerKey": 8,
             },
             "image": {"stage": "registry.local/stage:2", "pullSecrets": [{"name": "registry"}], "pullPolicy": "Always"},
         },

@@ -7,9 +7,12 @@ import gc
 import random
 from collections import deque
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from shoal.resource import SpeculativeMode
 from shoal.wire.errors import StageFailed, StageUnreachable
 from shoal.wire.messages import KvCapacity, SamplingParams
 from shoal_router.generation import (
@@ -21,6 +24,8 @@ from shoal_router.generation import (
     QueueFull,
 )
 from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
+from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -42,8 +47,8 @@ def answer(request, max_context=FAKE_CAPACITY.max_context):
 
 
 @asynccontextmanager
-async def running(opener, settings=QUICK):
-    loop = StepLoop(opener, settings)
+async def running(opener, settings=QUICK, drafter=None):
+    loop = StepLoop(opener, settings, drafter=drafter)
     await loop.start()
     try:
         await loop.wait_ready(5)
@@ -332,3 +337,110 @@ async def test_a_request_that_a_stage_would_refuse_hurts_only_itself(request_):
             await collect(loop, request_)
         await other
         assert loop.status().epoch == 1
+
+
+def speculating(**kwargs):
+    return replace(QUICK, speculation=SpeculationSettings(**kwargs))
+
+
+def drafting(seed=0, **kwargs):
+    """Drafts for requests whose seed is their sequence's number: the order in which they were made."""
+    return FakeDrafter(
+        lambda seq, ids: hashed_token(ids, SamplingParams(seed=seq)), random.Random(seed), accuracy=0.8, **kwargs
+    )
+
+
+@pytest.mark.parametrize("settings", [{"mode": SpeculativeMode.AUTO}, {"mode": SpeculativeMode.FIXED, "max_chunks": 6}])
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("stages", [1, 3])
+async def test_speculation_changes_no_text_whatever_comes_goes_and_breaks(stages, shares, settings):
+    capacity = KvCapacity(sequences=4, blocks=24, block_size=4, max_context=64, bytes=0, shares_blocks=shares)
+    opener, drafter = FakeOpener(capacity, stages), drafting()
+    rng = random.Random(stages)
+
+    async def client(loop, seed):
+        request = ask(rng.choices(range(3), k=rng.randint(1, 30)), rng.randint(1, 30), params=SamplingParams(seed=seed))
+        leave_after = rng.choice([None, None, None, 4])
+        tokens: list[int] = []
+        async with aclosing(loop.generate(request)) as stream:
+            async for delta in stream:
+                tokens += delta.tokens
+                if leave_after is not None and len(tokens) >= leave_after:
+                    break
+        expected = answer(request, 64)
+        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+
+    async with running(opener, speculating(**settings), drafter) as loop:
+        async with asyncio.TaskGroup() as group:
+            for seed in range(40):
+                group.create_task(client(loop, seed))
+                await asyncio.sleep(0)
+                if seed == 30:
+                    opener.opened[-1].break_off(StageFailed("stage at b failed"))
+                    await until(lambda: len(opener.opened) == 2)
+        await until(lambda: not any(opener.opened[1].held))
+        loop._scheduler.check_integrity()
+        assert loop.status().epoch == 2
+        fake = loop.speculation.sources["fake"]
+        assert 0.7 < fake.accepted / fake.verified < 0.9
+        assert fake.verified < fake.proposed
+        assert not drafter.texts
+
+
+async def test_a_drafter_without_a_mode_that_asks_for_it_is_left_alone():
+    drafter = drafting()
+    async with running(FakeOpener(), QUICK, drafter) as loop:
+        await collect(loop, ask([1], 4, params=SamplingParams(seed=0)))
+        assert not drafter.groups
+        assert not loop.speculation.sources
+
+
+async def test_a_drafter_that_has_more_to_offer_is_asked_again_when_it_says_so():
+    """Drafts of a model come while the head is under way already: they leave behind it, without waiting for it."""
+
+    class Late(FakeDrafter):
+        ready = False
+
+        def propose(self, seq, suffix, limit):
+            return super().propose(seq, suffix, limit) if self.ready else None
+
+    latch = Latch()
+    opener = FakeOpener(stages=3, gate=latch)
+    drafter = Late(lambda seq, ids: hashed_token(ids, SamplingParams(seed=seq)), random.Random(0))
+    settings = speculating(mode=SpeculativeMode.FIXED, max_tokens=3, max_chunks=3)
+    async with running(opener, settings, drafter) as loop:
+        request = ask([1, 2], 6, params=SamplingParams(seed=0))
+        task = asyncio.create_task(collect(loop, request))
+        await until(lambda: opener.opened[0].most_in_flight == 1)
+        loop.nudge()
+        assert opener.opened[0].most_in_flight == 1
+        drafter.ready = True
+        loop.nudge()
+        assert opener.opened[0].most_in_flight > 1
+        for _ in range(20):
+            latch.free.release()
+        assert await task == (answer(request), FinishReason.LENGTH)
+
+
+async def test_a_drafter_hears_in_which_group_a_request_is():
+    drafter = drafting()
+    async with running(FakeOpener(), speculating(mode=SpeculativeMode.AUTO), drafter) as loop:
+        await collect(loop, ask([1], 4, params=SamplingParams(seed=0), group="key-1"))
+        assert drafter.groups == {0: "key-1"}
+        assert drafter.ended == {0}
+
+
+@pytest.mark.parametrize("call", ["begin", "propose", "commit", "end"])
+async def test_a_defect_of_the_drafter_ends_speculation_and_no_answer(call, caplog):
+    def broken(*_):
+        raise ZeroDivisionError("a defect")
+
+    drafter = drafting()
+    drafter = SimpleNamespace(**{name: getattr(drafter, name) for name in ("begin", "propose", "commit", "end")})
+    setattr(drafter, call, broken)
+    async with running(FakeOpener(), speculating(mode=SpeculativeMode.FIXED), drafter) as loop:
+        for _ in range(2):
+            request = ask([13], 8, params=SamplingParams(seed=0))
+            assert (await collect(loop, request))[0] == answer(request)
+        assert loop.status().epoch == 1
+    assert caplog.text.count("drafting met a defect") == 1

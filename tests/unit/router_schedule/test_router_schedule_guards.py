@@ -9,19 +9,10 @@ gone: with one strict FIFO a new owner's rows run after the stale ones. Its own 
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import find_spec, spec_from_file_location
-from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-PACKAGE = "shoal_router.schedule"
 SEEDS = range(600)
 
 GUARDS = {
@@ -123,45 +114,11 @@ GUARDS = {
 }
 
 
-class _Mutant(MetaPathFinder, SourceFileLoader):
-    """Finds one module, with one piece of its source replaced."""
-
-    def __init__(self, name: str, old: str, new: str) -> None:
-        spec = find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        SourceFileLoader.__init__(self, name, spec.origin)
-        source = Path(spec.origin).read_text()
-        assert old in source, f"{name} does not contain {old!r} any more"
-        self._source = source.replace(old, new)
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return spec_from_file_location(fullname, self.path, loader=self) if fullname == self.name else None
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._source, self.path, "exec")
-
-
-@contextmanager
-def mutated(module: str, old: str, new: str) -> Iterator[SimpleNamespace]:
-    """The scheduler's modules, loaded anew with one piece of one of them replaced."""
-    finder = _Mutant(f"{PACKAGE}.{module}", old, new)
-    mine = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(PACKAGE)}
-    sys.meta_path.insert(0, finder)
-    try:
-        parts = ("scheduler", "speculation", "policy")
-        yield SimpleNamespace(**{part: importlib.import_module(f"{PACKAGE}.{part}") for part in parts})
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
-            del sys.modules[name]
-        sys.modules.update(mine)
-        sys.modules["shoal_router"].schedule = mine[PACKAGE]  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("guard", GUARDS)
-def test_random_schedules_notice_when_a_guard_is_removed(guard: str, fuzz) -> None:
-    with mutated(*GUARDS[guard]) as product:
+def test_random_schedules_notice_when_a_guard_is_removed(guard, fuzz, mutated):
+    module, old, new = GUARDS[guard]
+    with mutated(f"shoal_router.schedule.{module}", old, new) as load:
+        product = SimpleNamespace(**{part: load(part) for part in ("scheduler", "speculation", "policy")})
         for seed in SEEDS:
             try:
                 fuzz(seed, product)

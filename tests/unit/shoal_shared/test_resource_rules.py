@@ -112,6 +112,7 @@ BAD = [
     ("scheduler", {"maxContext": 128, "prefillChunk": 256}, "prefillChunk must not be greater"),
     ("scheduler.speculative.draft", {}, "exactly one of source and volume"),
     ("router.service", {"nodePort": 30000}, "nodePort needs type"),
+    ("router", {"requestsPerKey": 2}, "requestsPerKey needs apiKeysSecretRef"),
     ("METADATA", "Llama_8B", "metadata.name names Services too"),
     ("METADATA", "8b", "metadata.name names Services too"),
     ("METADATA", "llama.8b", "metadata.name names Services too"),
@@ -144,6 +145,7 @@ FINE = [
     ("placement.tolerations", [{"operator": "Exists"}, {"key": "k", "effect": "NoExecute", "tolerationSeconds": 5}]),
     ("scheduler", {"maxContext": 256, "speculative": {"mode": "Fixed", "draft": {"source": {"uri": "hf://o/r"}}}}),
     ("router.service", {"type": "NodePort", "nodePort": 30000}),
+    ("router", {"requestsPerKey": 2, "apiKeysSecretRef": {"name": "keys"}}),
     ("METADATA", "l" * 48),
 ]
 

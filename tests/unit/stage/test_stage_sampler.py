@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.wire.errors import InvalidFrame, StageFailed
-from shoal.wire.messages import LARGEST_ADDED, REPETITION_PENALTIES, Row, SamplingParams, SequenceStart
+from shoal.wire.messages import LARGEST_ADDED, REPETITION_PENALTIES, Row, RowOutcome, SamplingParams, SequenceStart
 from shoal_stage.sample.draw import draw, greedy, logprob, uniform
 from shoal_stage.sample.penalties import Context
 from shoal_stage.sample.sampler import Sampler
@@ -290,6 +291,103 @@ def test_a_row_that_runs_ahead_is_verified_from_its_first_id() -> None:
     wrong = Row(1, 0, 1, (3, 5), 0, True)
     outcome = sampler.sample((wrong,), logits)[0]
     assert (outcome.base, outcome.tokens) == (2, (4,))
+
+
+class Ahead:
+    """A router that keeps several rows in flight: it learns what the sampler drew only when it takes the reply."""
+
+    def __init__(self, sampler: Sampler, model: NoisyModel, p: SamplingParams, prompt: list[int]) -> None:
+        self.sampler, self.model = sampler, model
+        self.ids, self.guesses, self.version = list(prompt), [], 0
+        self.scores: list[float] = []
+        self.awaited = 0
+        self.replies: list[RowOutcome] = []
+        self.start: SequenceStart | None = SequenceStart(p, len(prompt))
+
+    def send(self, drafts: list[int]) -> None:
+        fed = [] if self.awaited else self.ids if self.start else self.ids[-1:]
+        past_len = len(self.ids) + len(self.guesses) - len(fed)
+        row = Row(1, self.version, past_len, (*fed, *drafts), len(fed), True, start=self.start)
+        prefix = [*self.ids, *self.guesses, *drafts]
+        logits = np.stack([self.model.logits(prefix[: past_len + index + 1]) for index in row.sampled])
+        self.replies += self.sampler.sample((row,), logits)
+        self.guesses += drafts
+        self.start = None
+        self.awaited += 1
+
+    def take(self) -> None:
+        reply = self.replies.pop(0)
+        if reply.version != self.version:
+            return
+        self.awaited -= 1
+        assert reply.base == len(self.ids)
+        for token in reply.tokens:
+            right = not self.guesses or self.guesses.pop(0) == token
+            self.ids.append(token)
+        self.scores += [entry.logprob for entry in reply.logprobs]
+        if not right:
+            self.version, self.guesses, self.awaited = self.version + 1, [], 0
+
+
+def text_with_rows_ahead(
+    sampler: Sampler, model: NoisyModel, p: SamplingParams, prompt: list[int], expected: list[int], dice: random.Random
+) -> tuple[list[int], list[float]]:
+    router, depth, accuracy = Ahead(sampler, model, p, prompt), dice.randint(1, 4), dice.choice([0.3, 0.9])
+    while len(router.ids) < len(expected):
+        if len(router.replies) < depth and dice.random() < 0.7:
+            known = len(router.ids) + len(router.guesses)
+            right = expected[known : known + dice.randint(bool(router.awaited), 4)]
+            drafts = [token if dice.random() < accuracy else dice.randrange(VOCAB) for token in right]
+            if drafts or not router.awaited:
+                router.send(drafts)
+        elif router.replies:
+            router.take()
+    return router.ids, router.scores
+
+
+@given(params, st.integers(0, 99), st.integers(0, 2**32))
+@settings(max_examples=80, deadline=None)
+def test_case_p5_any_depth_and_any_drafts_give_the_text_of_plain_decoding(
+    p: SamplingParams, model_seed: int, seed: int
+) -> None:
+    """Penalties, bias, seeds and logprobs, with one row in flight or four: mesh-llm#1408 lost its history at two."""
+    model, dice = NoisyModel(model_seed), random.Random(seed)
+    prompt = [dice.randrange(VOCAB) for _ in range(dice.randint(1, 5))]
+    expected, scores = decode_plainly(model, p, prompt, 14)
+    ids, found = text_with_rows_ahead(Sampler(), model, p, prompt, expected, dice)
+    assert ids[: len(expected)] == expected
+    if p.logprobs is not None:
+        assert found[: len(scores)] == pytest.approx(scores, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "        context.rewind(row.past_len)\n        context.extend(tokens[:first])",
+            "        context.extend(tokens[:first])",
+        ),
+        ("        context.extend(tokens[:first])\n        for", "        for"),
+        ("            context.extend(tokens[index : index + 1])\n", ""),
+        ("token != tokens[index + 1]:", "token == tokens[index + 1]:"),
+        ("row.past_len + index + 1)", "index + 1)"),
+        ("adjusted = context.adjust(logits[number])", "adjusted = context.adjust(logits[0])"),
+    ],
+)
+def test_rows_ahead_notice_when_a_line_of_the_verification_is_removed(old: str, new: str, mutated) -> None:
+    params = SamplingParams(seed=3, frequency_penalty=0.9, repetition_penalty=1.4)
+    with mutated("shoal_stage.sample.sampler", old, new) as load:
+        sampler = load("sampler").Sampler
+        for seed in range(60):
+            model, dice = NoisyModel(seed), random.Random(seed)
+            expected, _ = decode_plainly(model, params, [1, 2, 3], 14)
+            try:
+                ids, _ = text_with_rows_ahead(sampler(), model, params, [1, 2, 3], expected, dice)
+            except Exception:  # noqa: BLE001 - whatever the line kept from happening
+                return
+            if ids[: len(expected)] != expected:
+                return
+    pytest.fail("60 texts were right without it")
 
 
 def test_a_released_sequence_is_forgotten_and_must_be_started_anew() -> None:

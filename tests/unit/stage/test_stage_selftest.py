@@ -13,6 +13,7 @@ from shoal.wire.messages import Row
 from shoal_stage.engine.fake import FakeEngine
 from shoal_stage.engine.selftest import check_against, check_memory
 
+PAGE = 32
 Change = Callable[[Sequence[Row], NDArray[np.float32]], NDArray[np.float32]]
 
 
@@ -20,7 +21,7 @@ class Faulty(FakeEngine):
     """A device with a fault."""
 
     def __init__(self, fault: Change, start: int = 0, end: int = 6) -> None:
-        super().__init__(start, end, block_size=32)
+        super().__init__(start, end, block_size=PAGE)
         self.fault = fault
 
     def run(self, rows: Sequence[Row], hidden: NDArray[np.float32] | None) -> NDArray[np.float32]:
@@ -38,17 +39,21 @@ def no_numbers(rows: Sequence[Row], out: NDArray[np.float32]) -> NDArray[np.floa
 
 
 def forgetful(rows: Sequence[Row], out: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.roll(out, 1, axis=1) if rows[0].past_len == 1 else out
+    return np.roll(out, 1, axis=1) if rows[0].past_len == PAGE - 1 else out
+
+
+def lost_after_the_page(rows: Sequence[Row], out: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.roll(out, 1, axis=1) if rows[0].past_len == PAGE else out
 
 
 class StuckAfterRollback:
-    """Position 2 is right when the row is run and right when it is overwritten, but not when it is written again."""
+    """A position is right when the row is run and right when it is overwritten, but not when it is written again."""
 
     def __init__(self) -> None:
         self.times = 0
 
     def __call__(self, rows: Sequence[Row], out: NDArray[np.float32]) -> NDArray[np.float32]:
-        self.times += rows[0].past_len == 2
+        self.times += rows[0].past_len == PAGE
         return np.roll(out, 1, axis=1) if self.times == 3 else out
 
 
@@ -62,7 +67,12 @@ def test_a_sound_device_passes_and_holds_nothing_afterwards(start: int, end: int
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(no_numbers, "no numbers"), (forgetful, "one after the other"), (StuckAfterRollback(), "after a rollback")],
+    [
+        (no_numbers, "no numbers"),
+        (forgetful, "one after the other"),
+        (lost_after_the_page, "one after the other"),
+        (StuckAfterRollback(), "after a rollback"),
+    ],
 )
 def test_a_faulty_device_is_refused(fault: Change, words: str) -> None:
     with pytest.raises(ResourceError, match=words):

@@ -9,6 +9,7 @@ import pytest
 from shoal.errors import UsageError
 from shoal.plan.devices import PROFILES
 from shoal.plan.document import Device
+from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
 from shoal_stage.server.settings import parse_arguments
 
@@ -38,6 +39,8 @@ def test_every_option_reaches_the_engine() -> None:
             "--threads=2",
             "--max-frame-mib=1",
             "--die-with-parent",
+            "--tls-dir=t",
+            "--health-listen=0.0.0.0:50052",
         ]
     )
     assert given.kind is EngineKind.STATEFUL
@@ -51,6 +54,7 @@ def test_every_option_reaches_the_engine() -> None:
         cache_dir=Path("c"),
     )
     assert (given.max_frame_bytes, given.die_with_parent) == (1 << 20, True)
+    assert (given.tls, given.health_listen) == (TlsDirectory(Path("t")), "0.0.0.0:50052")
 
 
 def test_a_sequence_whose_context_ends_inside_a_block_has_the_whole_block() -> None:

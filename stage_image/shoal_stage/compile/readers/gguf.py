@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from collections.abc import Callable, Mapping
@@ -108,6 +109,12 @@ class Metadata:
             raise CheckpointError(f"{self._path} lacks the number {key} in its header, or it differs between layers")
         return value
 
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if not 0 < value < math.inf:
+            raise CheckpointError(f"{self._path} says {key} = {value} in its header: a number above 0 is due")
+        return value
+
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.number(key, default)
         if isinstance(value, float) and not value.is_integer():
@@ -140,8 +147,8 @@ def _architecture(metadata: Metadata, header: GgufHeader, family: Family, data: 
         ffn_size=metadata.integer("feed_forward_length"),
         vocab_size=embedding.shape[0] if embedding else metadata.integer("vocab_size"),
         max_context=context,
-        norm_epsilon=metadata.number("attention.layer_norm_rms_epsilon"),
-        rope=Rope(metadata.number("rope.freq_base", 10000.0), _rope_scaling(metadata, header, data)),
+        norm_epsilon=metadata.positive("attention.layer_norm_rms_epsilon"),
+        rope=Rope(metadata.positive("rope.freq_base", 10000.0), _rope_scaling(metadata, header, data)),
         tied_embeddings="output.weight" not in header.tensors,
         qkv_bias=family.qkv_bias.holds("blk.0.attn_q.bias" in header.tensors),
         output_bias=family.output_bias.holds("blk.0.attn_output.bias" in header.tensors),

@@ -1,0 +1,64 @@
+"""Lets in who has a key, and nobody for more requests at a time than a key may have.
+
+Plain ASGI inside Edge, which turns what is raised here into an answer. Probes and metrics stay open: a kubelet has no
+key, and neither tells a text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shoal_router.api.errors import ApiError
+from shoal_router.api.keys import ApiKeys
+
+OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+
+
+class Gate:
+    """Invariant: `_running` counts, for each key, the requests that have begun and not ended."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, requests_per_key: int | None = None) -> None:
+        self._app = app
+        self._keys = keys
+        self._most = requests_per_key
+        self._running: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Raises ApiError."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        owner = self._owner(scope)
+        scope["state"]["api_key"] = owner
+        if self._most is not None and self._running[owner] >= self._most:
+            raise ApiError(
+                429,
+                f"This API key has {self._running[owner]} requests running, which is the most that it may have.",
+                kind="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after=1,
+            )
+        self._running[owner] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running[owner] -= 1
+            if not self._running[owner]:
+                del self._running[owner]
+
+    def _owner(self, scope: Scope) -> str:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, key = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise _refused("You didn't provide an API key: send it as `Authorization: Bearer KEY`.", None)
+        owner = self._keys.owner(key.strip())
+        if owner is None:
+            raise _refused("Incorrect API key provided.", "invalid_api_key")
+        return owner
+
+
+def _refused(message: str, code: str | None) -> ApiError:
+    return ApiError(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})

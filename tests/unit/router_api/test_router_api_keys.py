@@ -1,0 +1,150 @@
+"""API keys: who gets in, who does not, what a replaced file changes, and how many requests a key may have."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import httpx
+import pytest
+
+from shoal.errors import ResourceError, UsageError
+from shoal_router.api.app import create_app
+from shoal_router.api.gate import Gate
+from shoal_router.api.keys import CHECK_SECONDS, ApiKeys, parse_keys
+
+HASHED = hashlib.sha256(b"sk-two").hexdigest()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "api-keys"
+    path.write_text(f"# the office\nsk-one\n\nsha256:{HASHED}\n")
+    return path
+
+
+@pytest.fixture
+async def client(bench, file):
+    clock = Clock()
+    keys = ApiKeys(file, clock)
+    app = create_app(bench.generator, bench.text, bench.settings, keys)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as made:
+        made.clock = clock
+        yield made
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("key", ["sk-one", "sk-two"])
+async def test_a_key_of_the_file_gets_in(client, key):
+    assert (await client.get("/v1/models", headers=bearer(key))).status_code == 200
+    body = {"model": "fake", "prompt": "hi"}
+    assert (await client.post("/v1/completions", json=body, headers=bearer(key))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "says"),
+    [
+        ({}, None, "didn't provide an API key"),
+        ({"Authorization": "Basic c2s="}, None, "didn't provide an API key"),
+        ({"Authorization": "Bearer "}, None, "didn't provide an API key"),
+        (bearer("sk-three"), "invalid_api_key", "Incorrect API key"),
+        (bearer(HASHED), "invalid_api_key", "Incorrect API key"),
+        (bearer(f"sha256:{HASHED}"), "invalid_api_key", "Incorrect API key"),
+        (bearer("# the office"), "invalid_api_key", "Incorrect API key"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/status", "/openapi.json"])
+async def test_nobody_else_does(client, headers, code, says, path):
+    answer = await client.get(path, headers=headers)
+    assert answer.status_code == 401
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert says in error["message"]
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["x-request-id"]
+
+
+async def test_probes_need_no_key(client):
+    for path in ("/health", "/health/live", "/health/ready"):
+        assert (await client.get(path)).status_code == 200
+
+
+async def test_a_replaced_file_counts_without_a_restart(client, file):
+    file.write_text("sk-new\n")
+    assert (await client.get("/v1/models", headers=bearer("sk-one"))).status_code == 200
+    client.clock.now += CHECK_SECONDS
+    assert (await client.get("/v1/models", headers=bearer("sk-one"))).status_code == 401
+    assert (await client.get("/v1/models", headers=bearer("sk-new"))).status_code == 200
+
+
+@pytest.mark.parametrize("text", [None, "two words\n", "sha256:12\n"])
+async def test_a_damaged_file_leaves_the_last_keys_in_force(client, file, text):
+    file.unlink() if text is None else file.write_text(text)
+    client.clock.now += CHECK_SECONDS
+    assert (await client.get("/v1/models", headers=bearer("sk-one"))).status_code == 200
+
+
+async def test_keys_that_were_all_taken_away_let_nobody_in(client, file):
+    file.write_text("")
+    client.clock.now += CHECK_SECONDS
+    assert (await client.get("/v1/models", headers=bearer("sk-one"))).status_code == 401
+
+
+def test_a_router_does_not_start_without_keys(tmp_path):
+    with pytest.raises(ResourceError, match="cannot be read"):
+        ApiKeys(tmp_path / "missing", Clock())
+    (tmp_path / "empty").write_text("# none yet\n")
+    with pytest.raises(UsageError, match="holds no API key"):
+        ApiKeys(tmp_path / "empty", Clock())
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not text"):
+        ApiKeys(tmp_path / "bytes", Clock())
+
+
+def test_a_bad_line_is_named():
+    with pytest.raises(UsageError, match="keys:2: neither"):
+        parse_keys("sk-one\nsk two\n", "keys")
+
+
+def test_memory_holds_no_key(file):
+    assert "sk-one" not in repr(ApiKeys(file, Clock())._hashes)
+
+
+async def test_a_key_has_only_so_many_requests_at_a_time(file):
+    go = asyncio.Event()
+    begun: asyncio.Queue[str] = asyncio.Queue()
+
+    async def app(scope, receive, send):
+        begun.put_nowait(scope["state"]["api_key"])
+        await go.wait()
+
+    gate = Gate(app, ApiKeys(file, Clock()), requests_per_key=2)
+
+    async def ask(key: str) -> None:
+        scope = {"type": "http", "path": "/v1/models", "state": {}, "headers": [(b"authorization", b"Bearer " + key)]}
+        await gate(scope, None, None)
+
+    running = [asyncio.ensure_future(ask(b"sk-one")) for _ in range(2)]
+    for _ in running:
+        await begun.get()
+    with pytest.raises(Exception, match="2 requests running") as refused:
+        await ask(b"sk-one")
+    assert refused.value.status == 429
+    other = asyncio.ensure_future(ask(b"sk-two"))
+    await begun.get()
+    go.set()
+    await asyncio.gather(*running, other)
+    await ask(b"sk-one")
+    assert not gate._running
