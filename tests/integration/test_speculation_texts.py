@@ -164,7 +164,7 @@ def accepted(stats: SpeculationStats) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", list(EngineKind))
-async def test_two_stages_say_the_same_with_and_without_drafts(models: Models, kind: EngineKind) -> None:
+async def test_case_p5_two_stages_say_the_same_with_and_without_drafts(models: Models, kind: EngineKind) -> None:
     requests = requests_for(models.target, list(ASKED[:2]), 24)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[2], kind) as stages:
         plain, none = await answers(stages, requests, None)
@@ -179,7 +179,9 @@ async def test_two_stages_say_the_same_with_and_without_drafts(models: Models, k
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", list(EngineKind))
 @pytest.mark.parametrize("split", [1, 3])
-async def test_every_source_split_engine_and_depth_says_the_same(models: Models, kind: EngineKind, split: int) -> None:
+async def test_case_p5_every_source_split_engine_and_depth_says_the_same(
+    models: Models, kind: EngineKind, split: int
+) -> None:
     """32 prompts, greedy and seeded, against the plain text of one paged stage."""
     prompts = [f"{form} {topic}." for topic in TOPICS for form in ("Explain", "Tell a story about", "Describe")]
     prompts += [*ASKED, *(f"Count: {number}, {number + 1}, {number + 2}," for number in range(4))]

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from shoal.errors import ResourceError
 from shoal.vocabulary import Vocabulary
 from shoal.wire.drafts import DraftText, ProposeReply, ProposeRequest, decode_reply, encode_propose
-from shoal.wire.errors import StageNotReady, from_rpc_error
+from shoal.wire.errors import StageExhausted, StageNotReady, from_rpc_error
 from shoal.wire.stage_pb2_grpc import DraftStub
 from shoal_router.draft.model import DraftTimes, ModelDrafter
 from shoal_router.schedule.drafting import Draft
@@ -76,7 +76,7 @@ async def test_drafts_run_ahead_of_committed_and_of_sent_text() -> None:
         await until(lambda: not draft.engine.live)
 
 
-async def test_a_lost_draft_process_is_said_once_costs_no_answer_and_is_found_again(
+async def test_case_p8_a_lost_draft_process_is_said_once_costs_no_answer_and_is_found_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with start_draft() as first:
@@ -92,7 +92,9 @@ async def test_a_lost_draft_process_is_said_once_costs_no_answer_and_is_found_ag
             drafter.end(2)
             await until(lambda: "no drafts from" in caplog.text)
             async with start_draft(listen=address):
-                assert list((await drafts(drafter, 1, [], 1)).tokens) == greedy_text([*PROMPT, 40, 41], 1)
+                for expected in greedy_text([*PROMPT, 40, 41], 6):
+                    assert list((await drafts(drafter, 1, [], 1)).tokens) == [expected], "aligned, and stays so"
+                    drafter.commit(1, [expected])
     unreachable = [record for record in caplog.records if "cannot be reached" in record.getMessage()]
     assert len(unreachable) <= 1
 
@@ -172,6 +174,23 @@ async def test_an_engine_that_cannot_load_ends_the_process_with_its_reason() -> 
         assert str(draft.server.failure) == "no such device"
         assert draft.server.ready() is None
         assert await health_of(draft.address) == "NOT_SERVING"
+
+
+async def test_case_71_a_draft_engine_without_memory_ends_its_process_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def run_out(rows: object) -> None:
+        raise StageExhausted("no memory for the draft's KV")
+
+    async with start_draft(on_run=run_out) as draft, drafter_of(draft.address) as drafter:
+        drafter.begin(1, PROMPT, "")
+        await asyncio.wait_for(draft.server.failed.wait(), 10)
+        assert str(draft.server.failure) == "no memory for the draft's KV"
+        await until(lambda: not drafter.connected.is_set())
+        assert drafter.propose(1, [], 4) is None
+        drafter.commit(1, [3])
+        drafter.end(1)
+        await until(lambda: "no memory for the draft's KV" in caplog.text)
 
 
 async def test_a_step_that_hangs_ends_the_process_and_its_streams() -> None:
