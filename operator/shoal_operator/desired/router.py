@@ -34,6 +34,7 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
     files = model_files(intent, facts, None)
     tls_volume, tls_mount = tls_files(intent.name, names.ROUTER)
     keys = _api_keys(intent)
+    speculative = spec.scheduler.speculative
     command = [
         "python",
         "-m",
@@ -48,6 +49,8 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         f"--recovery-attempts={spec.recovery.max_attempts}",
         f"--recovery-seconds={spec.recovery.max_pause_seconds}",
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
+        f"--speculative-mode={speculative.mode.value}",
+        f"--speculative-max-tokens={speculative.max_tokens}",
         *keys.options,
     ]
     resources = spec.router.resources
