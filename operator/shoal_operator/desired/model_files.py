@@ -22,6 +22,18 @@ PULL_MEMORY: Final = "256Mi"
 
 
 @dataclass(frozen=True, slots=True)
+class Root:
+    """What the volume of a model is called in its pod, where it lies, and what fills it."""
+
+    volume: str = "models"
+    path: str = MODELS
+    pull: str = "pull"
+
+
+MODEL: Final = Root()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFiles:
     """Where a pod finds the model directory, and what makes it be there."""
 
@@ -31,11 +43,11 @@ class ModelFiles:
     init: tuple[Object, ...] = ()
 
 
-def model_files(intent: Intent, facts: ModelFacts, blocks: tuple[int, int] | None) -> ModelFiles:
+def model_files(intent: Intent, facts: ModelFacts, blocks: tuple[int, int] | None, root: Root = MODEL) -> ModelFiles:
     """The model directory for a pod that needs blocks [start, end), or only the tokenizer (None)."""
     volume = intent.model.spec.model.volume
     if volume is not None:
-        return mounted(volume)
+        return mounted(volume, root)
     digest = facts.digest or ""
     cached = blocks is not None
     pull = [
@@ -45,12 +57,12 @@ def model_files(intent: Intent, facts: ModelFacts, blocks: tuple[int, int] | Non
         "pull",
         f"--from={store_url(intent)}",
         f"--digest={digest}",
-        f"--into={MODELS}",
+        f"--into={root.path}",
         *([f"--blocks={blocks[0]}:{blocks[1]}"] if blocks else []),
     ]
-    mounts = ({"name": "models", "mountPath": MODELS},)
+    mounts = ({"name": root.volume, "mountPath": root.path},)
     init = container(
-        "pull",
+        root.pull,
         intent.stage_image,
         pull,
         intent,
@@ -58,16 +70,16 @@ def model_files(intent: Intent, facts: ModelFacts, blocks: tuple[int, int] | Non
         limits={"memory": PULL_MEMORY},
         mounts=mounts,
     )
-    owner = _cache_owner(intent) if cached and intent.settings.node_cache else ()
+    owner = _cache_owner(intent, root) if cached and intent.settings.node_cache else ()
     return ModelFiles(
-        path=f"{MODELS}/{digest}",
-        volumes=(_cache(intent) if cached else {"name": "models", "emptyDir": {}},),
+        path=f"{root.path}/{digest}",
+        volumes=(_cache(intent, root) if cached else {"name": root.volume, "emptyDir": {}},),
         mounts=mounts,
         init=(*owner, init),
     )
 
 
-def mounted(volume: Volume) -> ModelFiles:
+def mounted(volume: Volume, root: Root = MODEL) -> ModelFiles:
     """A volume that holds the model directory already, read-only."""
     source: Object
     if volume.persistent_volume_claim is not None:
@@ -78,11 +90,11 @@ def mounted(volume: Volume) -> ModelFiles:
         image = volume.image
         assert image is not None  # the type holds exactly one of the three
         source = {"image": {"reference": image.reference, "pullPolicy": image.pull_policy.value}}
-    path = MODELS if volume.path in (".", "") else f"{MODELS}/{volume.path}"
+    path = root.path if volume.path in (".", "") else f"{root.path}/{volume.path}"
     return ModelFiles(
         path=path,
-        volumes=({"name": "models", **source},),
-        mounts=({"name": "models", "mountPath": MODELS, "readOnly": True},),
+        volumes=({"name": root.volume, **source},),
+        mounts=({"name": root.volume, "mountPath": root.path, "readOnly": True},),
     )
 
 
@@ -92,23 +104,23 @@ def store_url(intent: Intent) -> str:
     return f"http://{host}:{names.STORE_PORT}"
 
 
-def _cache(intent: Intent) -> Object:
+def _cache(intent: Intent, root: Root) -> Object:
     directory = intent.settings.node_cache
     if not directory:
-        return {"name": "models", "emptyDir": {}}
-    return {"name": "models", "hostPath": {"path": directory, "type": "DirectoryOrCreate"}}
+        return {"name": root.volume, "emptyDir": {}}
+    return {"name": root.volume, "hostPath": {"path": directory, "type": "DirectoryOrCreate"}}
 
 
-def _cache_owner(intent: Intent) -> Sequence[Object]:
+def _cache_owner(intent: Intent, root: Root) -> Sequence[Object]:
     """The kubelet makes a host directory as root; this hands it to the user of the stages, and does nothing else."""
     own = container(
         "cache-owner",
         intent.stage_image,
-        ["chown", f"{USER}:{USER}", MODELS],
+        ["chown", f"{USER}:{USER}", root.path],
         intent,
         requests={"cpu": "10m", "memory": "32Mi"},
         limits={"memory": "32Mi"},
-        mounts=({"name": "models", "mountPath": MODELS},),
+        mounts=({"name": root.volume, "mountPath": root.path},),
     )
     own["securityContext"] |= {
         "runAsUser": 0,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from shoal_operator import names
 from shoal_operator.cluster.kinds import NETWORK_POLICY, Object
+from shoal_operator.desired.draft import needs_store
 from shoal_operator.desired.intent import Intent
 
 
 def network_policies(intent: Intent) -> tuple[Object, ...]:
     """A policy for the stages, and one for the store when there is a source."""
     stages = _policy(intent, names.STAGE, (names.ROUTER, names.STAGE), names.STAGE_PORT)
-    if intent.model.spec.model.source is None:
+    if not needs_store(intent):
         return (stages,)
     return (stages, _policy(intent, names.STORE, (names.ROUTER, names.STAGE), names.STORE_PORT))
 

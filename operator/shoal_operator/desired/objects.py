@@ -14,13 +14,26 @@ from shoal.plan.facts import ModelFacts
 from shoal_operator.cluster.kinds import CHILDREN, Object, kind_of
 from shoal_operator.desired.access import router_access
 from shoal_operator.desired.disruption import stages_disruption_budget
+from shoal_operator.desired.draft import draft_intent, needs_store
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import model_job, model_key, sizes_job
 from shoal_operator.desired.network import network_policies
-from shoal_operator.desired.plan_config import addressed, facts_config_map, plan_config_map, sizes_config_map
+from shoal_operator.desired.plan_config import DRAFT, addressed, facts_config_map, plan_config_map, sizes_config_map
 from shoal_operator.desired.router import router_deployment, router_ingress, router_service
 from shoal_operator.desired.stage import PlacedStage, stage_deployment, stages_headless_service
 from shoal_operator.desired.store import store_claim, store_deployment, store_service
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDraft:
+    """What was found out of the draft model. `settled`: the router need not wait for it, as it is there, not wanted, or
+    cannot be had."""
+
+    facts: ModelFacts | None = None
+    key: str = ""
+    origin: str = ""
+    sizes: ModelFacts | None = None
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +51,16 @@ class Known:
     standbys: tuple[PlacedStage, ...] = ()
     cut: str = ""
     hopeless: bool = False
+    draft: KnownDraft = KnownDraft()
 
 
 def desired_objects(intent: Intent, known: Known) -> list[Object]:
     """Every child that should exist now, apart from certificates."""
     objects: list[Object] = []
     from_source = intent.model.spec.model.source is not None
-    if from_source:
+    if needs_store(intent):
         objects.append(store_claim(intent))
+    objects += _draft_objects(intent, known.draft)
     # Once the facts are kept, the Job is history: it goes by its own time to live.
     if known.facts is None or known.facts_key != model_key(intent):
         if from_source and known.sizes is None:
@@ -56,8 +71,8 @@ def desired_objects(intent: Intent, known: Known) -> list[Object]:
             objects.append(sizes_config_map(intent, known.sizes, model_key(intent)))
     if known.facts is not None:
         objects.append(facts_config_map(intent, known.facts, known.facts_key, known.origin))
-        if from_source:
-            objects += [store_deployment(intent), store_service(intent)]
+    if needs_store(intent) and (known.facts is not None or known.draft.facts is not None):
+        objects += [store_deployment(intent), store_service(intent)]
     objects += [
         *router_access(intent),
         *network_policies(intent),
@@ -72,8 +87,26 @@ def desired_objects(intent: Intent, known: Known) -> list[Object]:
         objects.append(stages_disruption_budget(intent))
         stages = (*known.placed, *known.standbys)
         objects += [stage_deployment(intent, known.facts, placed) for placed in stages if not placed.held]
-        objects.append(router_deployment(intent, known.facts))
+        if known.draft.settled:
+            objects.append(router_deployment(intent, known.facts, known.draft.facts))
     return in_order(objects)
+
+
+def _draft_objects(intent: Intent, known: KnownDraft) -> list[Object]:
+    """What makes the draft model known, and then what is known of it."""
+    draft = draft_intent(intent)
+    if draft is None:
+        return []
+    objects: list[Object] = []
+    if known.facts is not None:
+        objects.append(facts_config_map(draft, known.facts, known.key, known.origin, DRAFT))
+    if known.facts is not None and known.key == model_key(draft):
+        return objects
+    if draft.origin == "source" and known.sizes is None:
+        return [*objects, sizes_job(draft)]
+    if known.sizes is not None:
+        objects.append(sizes_config_map(draft, known.sizes, model_key(draft), DRAFT))
+    return [*objects, model_job(draft, known.sizes)]
 
 
 def in_order(objects: Sequence[Object]) -> list[Object]:

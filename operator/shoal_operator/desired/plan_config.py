@@ -19,6 +19,7 @@ from shoal_operator.desired.stage import PlacedStage
 
 PLAN_KEY: Final = "plan.json"
 FACTS_KEY: Final = "facts.json"
+DRAFT: Final = "-draft"
 
 
 def plan_name(model: str) -> str:
@@ -26,14 +27,14 @@ def plan_name(model: str) -> str:
     return f"{model}-plan"
 
 
-def facts_name(model: str) -> str:
-    """The facts' ConfigMap."""
-    return f"{model}-facts"
+def facts_name(model: str, what: str = "") -> str:
+    """The facts' ConfigMap; `what` is DRAFT for those of the draft model."""
+    return f"{model}{what}-facts"
 
 
-def sizes_name(model: str) -> str:
+def sizes_name(model: str, what: str = "") -> str:
     """The ConfigMap of a source's sizes."""
-    return f"{model}-sizes"
+    return f"{model}{what}-sizes"
 
 
 def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage], standbys: Sequence[PlacedStage] = ()) -> Plan:
@@ -83,19 +84,19 @@ def plan_config_map(intent: Intent, plan: Plan, cut: str) -> Object:
     return annotated(obj, {names.CUT_ANNOTATION: cut})
 
 
-def sizes_config_map(intent: Intent, sizes: ModelFacts, key: str) -> Object:
+def sizes_config_map(intent: Intent, sizes: ModelFacts, key: str, what: str = "") -> Object:
     """The sizes of the source that is being compiled, and the key of what it is made from."""
     data = {"data": {FACTS_KEY: facts_to_json(sizes)}}
     return annotated(
-        intent.owned(CONFIG_MAP, sizes_name(intent.name), names.COMPILE, data), {names.KEY_ANNOTATION: key}
+        intent.owned(CONFIG_MAP, sizes_name(intent.name, what), names.COMPILE, data), {names.KEY_ANNOTATION: key}
     )
 
 
-def facts_config_map(intent: Intent, facts: ModelFacts, key: str, origin: str) -> Object:
+def facts_config_map(intent: Intent, facts: ModelFacts, key: str, origin: str, what: str = "") -> Object:
     """The facts of the model that is available, the key of what it was made from, and where it lies."""
     obj = intent.owned(
         CONFIG_MAP,
-        facts_name(intent.name),
+        facts_name(intent.name, what),
         names.COMPILE,
         {"data": {FACTS_KEY: facts_to_json(facts)}},
     )

@@ -9,6 +9,7 @@ from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import DEPLOYMENT, INGRESS, SERVICE, Object
 from shoal_operator.desired.certificates import TLS_DIRECTORY, tls_files
+from shoal_operator.desired.draft import drafting
 from shoal_operator.desired.intent import Intent, annotated
 from shoal_operator.desired.model_files import model_files
 from shoal_operator.desired.plan_config import PLAN_KEY, plan_name
@@ -28,13 +29,14 @@ def router_name(model: str) -> str:
     return f"{model}-router"
 
 
-def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
+def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | None = None) -> Object:
     """The router's pod. It reads the plan from the mounted ConfigMap: a new plan restarts nothing here."""
     spec = intent.model.spec
     files = model_files(intent, facts, None)
     tls_volume, tls_mount = tls_files(intent.name, names.ROUTER)
     keys = _api_keys(intent)
     speculative = spec.scheduler.speculative
+    beside = drafting(intent, facts, draft)
     command = [
         "python",
         "-m",
@@ -51,6 +53,7 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
         f"--speculative-mode={speculative.mode.value}",
         f"--speculative-max-tokens={speculative.max_tokens}",
+        *beside.options,
         *keys.options,
     ]
     resources = spec.router.resources
@@ -75,15 +78,16 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
     )
     pod = pod_spec(
         intent,
-        [server],
+        [server, *beside.containers],
         volumes=(
             *files.volumes,
+            *beside.volumes,
             {"name": "plan", "configMap": {"name": plan_name(intent.name)}},
             tls_volume,
             *keys.volumes,
         ),
         service_account=router_name(intent.name),
-        initContainers=list(files.init),
+        initContainers=[*files.init, *beside.init],
         tolerations=tolerations(intent, GONE_SECONDS),
         terminationGracePeriodSeconds=60,
     )

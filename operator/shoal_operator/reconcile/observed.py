@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, Object, Ref, kind_of, ref_of
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import REPORT
-from shoal_operator.desired.plan_config import FACTS_KEY, PLAN_KEY, facts_name, plan_name, sizes_name
+from shoal_operator.desired.plan_config import DRAFT, FACTS_KEY, PLAN_KEY, facts_name, plan_name, sizes_name
 from shoal_operator.nodes import NodeView, nodes_of_file, view_nodes
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,15 @@ def observe(
     if nodes is None:
         nodes = _nodes(cache, intent, nodes_file)
     return Observed(mine, pods, nodes, plan, cut, facts, key, origin, now, sizes, sizes_key)
+
+
+def draft_of(observed: Observed, intent: Intent) -> Observed:
+    """The same with what is known of the draft model in the model's place."""
+    kept = observed.child(Ref(CONFIG_MAP, intent.namespace, facts_name(intent.name, DRAFT)))
+    facts, key = _known(kept)
+    sizes, sizes_key = _known(observed.child(Ref(CONFIG_MAP, intent.namespace, sizes_name(intent.name, DRAFT))))
+    origin = kept["metadata"]["annotations"].get(names.ORIGIN_ANNOTATION, "") if kept is not None else ""
+    return replace(observed, facts=facts, facts_key=key, origin=origin, sizes=sizes, sizes_key=sizes_key)
 
 
 def _nodes(cache: Cache, intent: Intent, nodes_file: NodesFile | None) -> tuple[NodeView, ...]:

@@ -19,6 +19,7 @@ from shoal_operator import names
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import DEPLOYMENT, SHARDED_MODEL, Object, Ref, ref_of
+from shoal_operator.desired.draft import draft_intent
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import COMPILER, model_job_name, sizes_job_name
 from shoal_operator.desired.objects import Known, desired_objects
@@ -29,6 +30,7 @@ from shoal_operator.errors import ApiError, OperatorError
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
+from shoal_operator.reconcile.draft import draft_spent, draft_trouble, known_draft
 from shoal_operator.reconcile.model import ModelState, model_state, with_progress
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, place_standbys, plan_for
@@ -130,7 +132,8 @@ class Reconciler:
         observed = observe(self._cache, intent, self._nodes_file, now, observed.nodes)
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
-        jobs = (sizes_job_name(intent), model_job_name(intent))
+        of = [each for each in (intent, draft_intent(intent)) if each is not None]
+        jobs = {name(each) for each in of for name in (sizes_job_name, model_job_name)}
 
         def keep(obj: Mapping[str, Any]) -> bool:
             role = obj["metadata"]["labels"].get(names.ROLE_LABEL)
@@ -138,14 +141,14 @@ class Reconciler:
 
         stay = {ref_of(obj) for obj in wanted} | held_refs(intent, known.placed)
         unwanted = unwanted_children(observed.children, stay, keep)
-        await self._applier.remove([*unwanted, *([state.spent] if state.spent else ())])
+        await self._applier.remove([*unwanted, *([state.spent] if state.spent else ()), *draft_spent(intent, observed)])
         return state, planned
 
     def _decide(
         self, intent: Intent, observed: Observed, state: ModelState, terms: Terms | None
     ) -> tuple[Planned, Known, bool]:
         """The plan, what is known because of it, and whether stages and router are to be left as they are."""
-        base = Known(state.facts, state.sizes, state.key, state.origin)
+        base = Known(state.facts, state.sizes, state.key, state.origin, draft=known_draft(intent, observed))
         if state.facts is None:
             if state.sizes is None:
                 return Planned(None), base, False
@@ -203,6 +206,7 @@ class Reconciler:
             router=routers[0] if routers else None,
             router_deployment=_deployment(observed, intent),
             router_needs=_router_needs(intent),
+            draft=draft_trouble(intent, observed),
         )
 
 

@@ -15,8 +15,12 @@ def unsupported(spec: ShardedModelSpec) -> tuple[str, ...]:
     """A line for each field that this version cannot honour: its name, why, what to do. Empty: all can be."""
     speculative, source = spec.scheduler.speculative, spec.model.source
     found = []
-    if speculative.mode is not SpeculativeMode.OFF and speculative.draft is not None:
-        found.append("spec.scheduler.speculative.draft: no draft model runs beside the router yet; leave it out")
+    draft = speculative.draft.source if speculative.draft is not None else None
+    if speculative.mode is not SpeculativeMode.OFF and draft is not None and draft.local_path is not None:
+        found.append(
+            "spec.scheduler.speculative.draft.source.uri: a pod does not see file:// of your machine; "
+            "use hf://, https:// or pypi://, or draft.volume"
+        )
     if Device.NPU in spec.devices:
         found.append("spec.devices: stages do not run on the NPU yet; use GPU or CPU")
     if any(stage.device is Device.NPU for stage in spec.stages.manual):

@@ -68,6 +68,7 @@ class Situation:
     router: Mapping[str, Any] | None
     router_deployment: Mapping[str, Any] | None
     router_needs: str = ""
+    draft: Trouble | None = None
 
 
 def findings_of(situation: Situation) -> tuple[Finding, ...]:
@@ -133,7 +134,8 @@ def router_ready(situation: Situation) -> Finding:
     if situation.replicas == 0:
         return finding(kind, False, "ScaledToZero", "spec.replicas is 0")
     if situation.router_deployment is None:
-        return finding(kind, False, "NoRouter", "the router starts when the stages are planned")
+        waits = "the draft model is there" if situation.draft is not None else "the stages are planned"
+        return finding(kind, False, "NoRouter", f"the router starts when {waits}")
     if pod is not None and (is_ready(pod) or is_started(pod)) and not pod["metadata"].get("deletionTimestamp"):
         return finding(kind, True, "Running", "the router runs")
     refused = _refused(situation.router_deployment) if pod is None else ""
@@ -166,6 +168,8 @@ def degraded(situation: Situation) -> Finding:
     ready, whole = ready_pipelines(situation.stages), situation.replicas
     if 0 < ready < whole:
         return finding(kind, True, "PipelineDown", f"{ready} of {whole} pipelines serve")
+    if situation.draft is not None and not situation.draft.waiting:
+        return finding(kind, True, "DraftUnavailable", short(f"the draft model: {situation.draft.message}"))
     if situation.short_of:
         return finding(kind, True, "NoStandby", short(situation.short_of))
     return finding(kind, False, "AsPlanned")
@@ -182,6 +186,8 @@ def progressing(situation: Situation) -> Finding:
     waiting_stage = next((state.trouble for state in situation.stages if state.trouble and state.trouble.waiting), None)
     if waiting_stage is not None:
         return finding(kind, True, waiting_stage.reason, waiting_stage.message)
+    if situation.draft is not None and situation.draft.waiting:
+        return finding(kind, True, situation.draft.reason, short(f"the draft model: {situation.draft.message}"))
     return finding(kind, False, "Settled")
 
 

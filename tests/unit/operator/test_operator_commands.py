@@ -10,6 +10,7 @@ import yaml
 
 from shoal_router.settings import parse_arguments as parse_router
 from shoal_stage.compile.command import _parser as compile_parser
+from shoal_stage.draft.settings import parse_arguments as parse_draft
 from shoal_stage.server.settings import parse_arguments as parse_stage
 from shoal_stage.store.__main__ import _parser as store_parser
 
@@ -35,6 +36,10 @@ def test_every_command_line_is_understood(command: list[str]) -> None:
         case ["python", "-m", "shoal_stage", "serve", *rest]:
             settings = parse_stage(rest)
             assert str(settings.model).startswith("/models")
+        case ["python", "-m", "shoal_stage", "draft", *rest]:
+            draft = parse_draft(rest)
+            assert str(draft.model).startswith("/draft")
+            assert draft.listen == "127.0.0.1:50061"
         case ["python", "-m", "shoal_stage", "compile", *rest]:
             assert compile_parser().parse_args(rest).output.is_absolute()
         case ["python", "-m", "shoal_stage.store", *rest]:
@@ -42,4 +47,4 @@ def test_every_command_line_is_understood(command: list[str]) -> None:
         case ["python", "-m", "shoal_router", *rest]:
             assert parse_router(rest).port == 8000
         case _:
-            assert command == ["chown", "10001:10001", "/models"]
+            assert command in (["chown", "10001:10001", where] for where in ("/models", "/draft"))

@@ -39,7 +39,11 @@ CASES: dict[str, dict[str, Any]] = {
         "spec": {
             "replicas": 2,
             "stages": {"count": 2},
-            "scheduler": {"streams": 2, "maxContext": 4096, "speculative": {"mode": "Fixed", "maxTokens": 4}},
+            "scheduler": {
+                "streams": 2,
+                "maxContext": 4096,
+                "speculative": {"mode": "Fixed", "maxTokens": 4, "draft": {"source": {"uri": "hf://org/draft"}}},
+            },
             "placement": {
                 "nodeSelector": {"shoal.dev/platform": "lunar-lake"},
                 "tolerations": [{"key": "office", "operator": "Exists"}],

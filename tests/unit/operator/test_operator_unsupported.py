@@ -7,8 +7,9 @@ import pytest
 from shoal_operator.cluster.kinds import DEPLOYMENT, JOB
 
 SOURCE = {"uri": "hf://org/model"}
+LOCAL = {"uri": "file:///home/me/draft.gguf"}
 REFUSED = {
-    "spec.scheduler.speculative.draft": {"scheduler": {"speculative": {"draft": {"source": SOURCE}}}},
+    "spec.scheduler.speculative.draft.source.uri": {"scheduler": {"speculative": {"draft": {"source": LOCAL}}}},
     "spec.devices": {"devices": ["GPU", "NPU"]},
     "spec.stages.manual": {
         "stages": {"mode": "Manual", "manual": [{"layers": {"first": 0, "last": 31}, "device": "NPU"}]}
