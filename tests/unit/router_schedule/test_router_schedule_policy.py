@@ -154,12 +154,12 @@ falling = st.lists(st.floats(0.05, 0.99), max_size=4).map(lambda each: list(accu
     network=st.sampled_from([0, 2, 100]),
     crowded=st.booleans(),
 )
-def test_the_stop_rule_finds_widths_within_a_fiftieth_of_the_highest_rate(chances, per_token, stages, network, crowded):
+def test_the_stop_rule_finds_the_widths_of_the_highest_rate(chances, per_token, stages, network, crowded):
     costs = measured(list(stages), per_token, network, widths=(1, 2, 3, 4, 6, 8, 12))
     steps = 40 if crowded else 1
-    taken = widths(chances, costs, steps=steps, budget=100)
+    taken = widths(chances, costs, steps=steps, budget=100, margin=1.0)
     best = max(rate(each, chances, costs, steps) for each in product(*(range(len(row) + 1) for row in chances)))
-    assert rate(taken, chances, costs, steps) >= best * 0.98
+    assert rate(taken, chances, costs, steps) >= best * 0.999
 
 
 def test_the_budget_goes_to_the_likeliest_drafts():
@@ -167,6 +167,14 @@ def test_the_budget_goes_to_the_likeliest_drafts():
     chances = [[0.9, 0.8, 0.1], [], [0.7, 0.6, 0.5]]
     assert widths(chances, costs, steps=1, budget=3) == [2, 0, 1]
     assert widths(chances, costs, steps=1, budget=0) == [0, 0, 0]
+
+
+def test_a_draft_that_only_just_pays_is_left_out():
+    """Chances are estimates, and the likeliest-looking ones are overestimated."""
+    costs = measured([10, 10], per_token=0.1)
+    just = 1.1 * price(costs, 1, 1)
+    assert widths([[just]], costs, steps=1, budget=9) == [0]
+    assert widths([[just]], costs, steps=1, budget=9, margin=1.0) == [1]
 
 
 def test_more_rows_beside_it_make_a_draft_dearer():
