@@ -23,6 +23,7 @@ BENCHES = {
     "operator": "bench.operator",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",
+    "rewind": "bench.rewind",
     "single-node": "bench.single_node",
     "two-nodes": "bench.two_nodes",
 }

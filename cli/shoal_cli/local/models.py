@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.manifest import MANIFEST_FILE, Manifest, Precision, read_manifest, verify_files
 from shoal.plan.facts import ModelFacts
-from shoal.resource import ShardedModel, Source, Volume
+from shoal.resource import ModelSpec, ShardedModel, Source, SpeculativeMode, Volume
+from shoal.vocabulary import check_draft_vocabulary, read_vocabulary
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.terminal import progress
 
@@ -51,6 +52,28 @@ def find_or_compile(model: ShardedModel, *, verify: bool = False) -> LocalModel:
             source_reference(model, source), path, model.spec.precision, model.spec.group_size, source.sha256
         )
     return _open(path, verify)
+
+
+def find_or_compile_draft(model: ShardedModel, target: LocalModel, *, verify: bool = False) -> LocalModel | None:
+    """The draft model of the ShardedModel in the same way; None when it has none, or speculation is off.
+
+    Raises what find_or_compile raises, and UsageError when its vocabulary is not the target's.
+    """
+    speculative = model.spec.scheduler.speculative
+    draft = speculative.draft
+    if draft is None or speculative.mode is SpeculativeMode.OFF:
+        return None
+    spec = model.spec.model_copy(
+        update={
+            "model": ModelSpec(source=draft.source, volume=draft.volume),
+            "precision": draft.precision,
+            "group_size": None,
+        }
+    )
+    metadata = model.metadata.model_copy(update={"name": f"{model.metadata.name}-draft"})
+    found = find_or_compile(model.model_copy(update={"metadata": metadata, "spec": spec}), verify=verify)
+    check_draft_vocabulary(read_vocabulary(target.path, target.manifest), read_vocabulary(found.path, found.manifest))
+    return found
 
 
 def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
