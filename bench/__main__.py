@@ -25,6 +25,7 @@ BENCHES = {
     "prefix": "bench.prefix",
     "single-node": "bench.single_node",
     "two-nodes": "bench.two_nodes",
+    "wan": "bench.wan",
 }
 
 
