@@ -26,6 +26,7 @@ BENCHES = {
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
     "two-nodes": "bench.two_nodes",
+    "wan": "bench.wan",
 }
 
 

@@ -1,16 +1,17 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
     python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
-                                       [options of python -m shoal_stage serve …]
+                                       [--delay-ms D] [--jitter-ms J] [options of python -m shoal_stage serve …]
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
 STAGE_CORES, pinned to that core; `--layers` says how many each one has, else the planner cuts. The router's part runs
-in this process on the cores that it was started on.
+in this process on the cores that it was started on. With a delay, a relay (bench.relay) stands before each stage: every
+hop, and the way back from the last stage to the router, takes that long.
 
-Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "timings"}. `tokens` may
-be a list, one count a prompt. All prompts begin at once; with "after": k the first one begins alone, and the others
-when it has k tokens. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens
-came, in seconds from the beginning.
+Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "bytes_back", "timings"}.
+`tokens` may be a list, one count a prompt. All prompts begin at once; with "after": k the first one begins alone, and
+the others when it has k tokens. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its
+tokens came, in seconds from the beginning.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from typing import Any
 
 import uvloop
 
+from bench.link import Link
+from bench.relay import Relay
 from bench.systems.cut import cut_blocks
 from bench.workers import Message, answer
 from shoal.manifest import Manifest, read_manifest
@@ -62,6 +65,7 @@ class Pipeline:
         directory: Path,
         cores: list[int],
         layers: tuple[int, ...],
+        link: Link | None,
         settings: StepLoopSettings,
         options: list[str],
     ) -> None:
@@ -72,11 +76,14 @@ class Pipeline:
         ranges = cut_blocks(manifest, len(cores), layers)
         processes = [_start_stage(directory, blocks, core, options) for blocks, core in zip(ranges, cores, strict=True)]
         addresses = [json.loads(process.stdout.readline())["address"] for process in processes if process.stdout]
+        self._relays = [] if link is None else [Relay(address, link) for address in addresses]
         self._steps = self._call(self._open(manifest, ranges, addresses, settings)).result(180)
 
     async def _open(
         self, manifest: Manifest, ranges: list[tuple[int, int]], addresses: list[str], settings: StepLoopSettings
     ) -> StepLoop:
+        if self._relays:
+            addresses = [(await relay.__aenter__()).address for relay in self._relays]
         planned = planned_at(addresses, ranges, manifest.digest)
         steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings)
         await steps.start()
@@ -89,6 +96,7 @@ class Pipeline:
         if isinstance(counts, int):
             counts = [counts] * len(request["prompts"])
         users = [_User(prompt, tokens) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
+        back = self._bytes_back()
         begun = time.perf_counter()
         self._call(self._run_all(users, request.get("after", 0))).result(900)
         return {
@@ -96,6 +104,7 @@ class Pipeline:
             "answers": [user.ids for user in users],
             "sent_s": [user.sent - begun for user in users],
             "arrivals_s": [[at - begun for at in user.arrivals] for user in users],
+            "bytes_back": self._bytes_back() - back,
             "timings": [
                 [timing.compute_us, timing.queue_us, timing.idle_us, timing.send_us]
                 for timing in self._steps.status().timings
@@ -125,6 +134,10 @@ class Pipeline:
             if reached is not None and len(user.ids) >= after:
                 reached.set()
 
+    def _bytes_back(self) -> int:
+        """What came back from the last stage so far; 0 without relays, which count it."""
+        return self._relays[-1].traffic.back if self._relays else 0
+
     def _call(self, coroutine: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -144,9 +157,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), default=())
     parser.add_argument("--prefill-chunk", type=int, default=StepLoopSettings().prefill_chunk)
     parser.add_argument("--no-prefix-cache", action="store_true")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--jitter-ms", type=float, default=0.0)
     given, options = parser.parse_known_args(argv)
     settings = StepLoopSettings(prefill_chunk=given.prefill_chunk, prefix_cache=not given.no_prefix_cache)
-    answer(Pipeline(given.directory, given.cores, given.layers, settings, options).generate)
+    link = Link(delay=given.delay_ms / 1000, jitter=given.jitter_ms / 1000) if given.delay_ms else None
+    answer(Pipeline(given.directory, given.cores, given.layers, link, settings, options).generate)
 
 
 if __name__ == "__main__":
