@@ -25,6 +25,7 @@ BENCHES = {
     "prefix": "bench.prefix",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
+    "speculation": "bench.speculation",
     "two-nodes": "bench.two_nodes",
     "wan": "bench.wan",
 }
