@@ -1,7 +1,6 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
     python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
-                                       [--delay-ms N] [--jitter-ms N]
                                        [--speculative-mode Auto|Fixed] [--max-chunks N] [--draft MODEL_DIR]
                                        [--delay-ms D] [--jitter-ms J] [options of python -m shoal_stage serve …]
 
