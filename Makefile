@@ -24,7 +24,7 @@ NAME ?=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: .venv/.synced-dev ## install shoal with everything for development into .venv
@@ -58,6 +58,11 @@ test-cluster: .venv/.synced-dev ## run the tests on a real Kubernetes control pl
 	$(say) "cluster tests: etcd, API server, controller manager and scheduler on loopback"
 	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster
 	@$(BIN)/python -m pytest tests -m "cluster and not slow" $(ARGS)
+
+.PHONY: test-speculation
+test-speculation: .venv/.synced-dev ## compare every way to speculate with plain decoding, on real stages (half an hour)
+	$(say) "speculation on real stages: 32 prompts, every source, split, engine and depth"
+	@$(BIN)/python -m pytest tests/integration/test_speculation_texts.py -m slow $(ARGS)
 
 .PHONY: lint
 lint: .venv/.synced-dev ## ruff, mypy --strict and the layers between the packages

@@ -23,8 +23,11 @@ BENCHES = {
     "operator": "bench.operator",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",
+    "rewind": "bench.rewind",
     "single-node": "bench.single_node",
+    "speculation": "bench.speculation",
     "two-nodes": "bench.two_nodes",
+    "wan": "bench.wan",
 }
 
 

@@ -72,7 +72,7 @@ def _systems(model: BenchModel, tokens: int) -> dict[str, Callable[[list[list[in
     def genai(ids: list[list[int]]) -> Answers:
         monolith = export_monolith(model.directory, model.checkpoint, bench_cache())
         answers: Answers = []
-        with Worker("bench.peers.genai_cb", [str(monolith), *_EXACT], cores) as worker:
+        with Worker("bench.peers.genai_cb", [str(monolith), "256", *_EXACT], cores) as worker:
             for at in range(0, len(ids), _USERS):
                 reply = worker.ask({"prompts": ids[at : at + _USERS], "tokens": tokens}, deadline_s=900)
                 answers += reply["answers"]

@@ -18,6 +18,7 @@ from bench.models import BenchModel, bench_cache, smollm2
 from shoal.manifest import Precision
 from shoal_cli.cache import models_dir
 from shoal_stage.compile import CompileOptions, ResolvedSource, compile_model
+from shoal_stage.compile.compiler import FORMAT
 
 DEPTH = 4
 """Layers of the fixture for each layer of the original."""
@@ -34,7 +35,7 @@ def deep_smollm2(precision: Precision = Precision.INT4) -> BenchModel:
         partial = path.with_name(path.name + ".partial")
         deepen(original, partial, DEPTH)
         partial.replace(path)
-    directory = models_dir() / f"bench-smollm2-deep{DEPTH}-{precision.lower()}"
+    directory = models_dir() / f"bench-smollm2-deep{DEPTH}-{precision.lower()}-format{FORMAT}"
     compile_model(ResolvedSource(path, path.stem), directory, CompileOptions(precision=precision, name="smollm2-deep"))
     return BenchModel(directory, path)
 

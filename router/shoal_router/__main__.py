@@ -1,6 +1,6 @@
 """`python -m shoal_router --plan plan.json --model DIR --listen HOST:PORT …`: the router as a process.
 
-    settings ─> port ─> TextModel ─> StepLoop(RingOpener(plan)) ─> API ─> serve
+    settings ─> port ─> TextModel ─> StepLoop(RingOpener(plan), drafter) ─> API ─> serve
 
 What the user can put right ends the process with one line on stderr and the error's exit code. What only time can put
 right (stages that still load, a plan without addresses yet) does not: the API answers 503 with the reason meanwhile.
@@ -19,12 +19,18 @@ import uvloop
 from shoal.errors import PlanError, ShoalError
 from shoal.leave import leave
 from shoal.logs import log_to_stderr
+from shoal.manifest import read_manifest
 from shoal.parent import die_with_parent
+from shoal.resource import SpeculativeMode
+from shoal.vocabulary import read_vocabulary
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
 from shoal_router.api.keys import ApiKeys
+from shoal_router.draft.choice import drafter_for
+from shoal_router.draft.model import ModelDrafter
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
+from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoop, StepLoopSettings
@@ -71,6 +77,10 @@ def run(settings: RouterSettings) -> None:
     keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
+    speculative = settings.speculative_mode is not SpeculativeMode.OFF
+    model = None
+    if speculative and settings.draft_address is not None:
+        model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, read_manifest(settings.model)))
     runtime = StepLoop(
         RingOpener(
             PlanForModel(PlanFile(settings.plan), text.digest),
@@ -81,16 +91,20 @@ def run(settings: RouterSettings) -> None:
             prefill_chunk=settings.prefill_chunk,
             max_waiting=settings.max_queue,
             prefix_cache=settings.prefix_cache,
+            speculation=SpeculationSettings(settings.speculative_mode, settings.speculative_max_tokens),
             recovery_attempts=settings.recovery_attempts,
             recovery_seconds=settings.recovery_seconds,
         ),
+        drafter=drafter_for(model) if speculative else None,
     )
+    if model is not None:
+        model.when_more(runtime.nudge)
     api = ApiSettings(
         served_names=settings.served_names or (text.name,),
         keep_alive_seconds=settings.keep_alive_seconds,
         requests_per_key=settings.requests_per_key,
     )
-    uvloop.run(serve(create_app(runtime, text, api, keys), runtime, bound, settings.grace_seconds))
+    uvloop.run(serve(create_app(runtime, text, api, keys), runtime, bound, settings.grace_seconds, model))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,18 @@ class Runtime(Generator, Protocol):
         ...
 
 
+class Companion(Protocol):
+    """What the runtime uses while it lives: the draft model's client. Its absence costs speed, nothing else."""
+
+    async def start(self) -> None:
+        """Begin; returns at once."""
+        ...
+
+    async def stop(self) -> None:
+        """End; may be called twice."""
+        ...
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket. Raises ResourceError when the port is taken or the address is not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -74,7 +86,13 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(app: FastAPI, runtime: Runtime, bound: socket.socket, grace_seconds: float) -> None:
+async def serve(
+    app: FastAPI,
+    runtime: Runtime,
+    bound: socket.socket,
+    grace_seconds: float,
+    companion: Companion | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT."""
     server = _Server(
         uvicorn.Config(
@@ -105,6 +123,8 @@ async def serve(app: FastAPI, runtime: Runtime, bound: socket.socket, grace_seco
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    if companion is not None:
+        await companion.start()
     await runtime.start()
     tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
     announce("listening", url=url_of(bound))
@@ -115,6 +135,8 @@ async def serve(app: FastAPI, runtime: Runtime, bound: socket.socket, grace_seco
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
+        if companion is not None:
+            await companion.stop()
 
 
 async def _announce_ready(runtime: Runtime) -> None:

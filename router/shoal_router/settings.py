@@ -14,6 +14,7 @@ from typing import NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shoal.errors import UsageError
+from shoal.resource import SpeculativeMode
 
 
 class ApiSettings(BaseModel):
@@ -48,6 +49,9 @@ class RouterSettings(BaseModel):
     max_queue: int = Field(default=64, ge=0)
     prefill_chunk: int = Field(default=256, ge=1)
     prefix_cache: bool = True
+    speculative_mode: SpeculativeMode = SpeculativeMode.AUTO
+    speculative_max_tokens: int = Field(default=8, ge=1, le=32)
+    draft_address: str | None = Field(default=None, description="of the draft process, which has a model of its own")
     recovery_attempts: int = Field(default=3, ge=0)
     recovery_seconds: float = Field(default=120.0, gt=0)
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
@@ -76,6 +80,7 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     for name, what in (
         ("max_queue", "requests that may wait; more get 429"),
         ("prefill_chunk", "tokens of a prompt in one step"),
+        ("speculative_max_tokens", "most tokens drafted at a time"),
         ("recovery_attempts", "lost pipelines that an answer survives"),
         ("recovery_seconds", "longest pause of an answer until the next pipeline is open"),
         ("keep_alive_seconds", "longest silence in a stream"),
@@ -93,6 +98,13 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         help="keep the KV pages of finished prompts for prompts that begin alike (default: yes)",
     )
     parser.add_argument(
+        "--speculative-mode",
+        choices=[str(each) for each in SpeculativeMode],
+        default=str(defaults["speculative_mode"]),
+        help="Auto: draft as much as pays; Fixed: always; Off: never (default %(default)s)",
+    )
+    parser.add_argument("--draft-address", metavar="HOST:PORT", help="draft process (default: drafts from text only)")
+    parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="API keys, one a line, or sha256:HEX of one; callers need one"
     )
     parser.add_argument("--requests-per-key", type=int, metavar="N", help="that run at a time; more get 429")
@@ -102,6 +114,8 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))
     host, port = split_address(options.pop("listen"))
+    if options["draft_address"] is not None:
+        split_address(options["draft_address"], "--draft-address")
     try:
         return RouterSettings(host=host, port=port, served_names=tuple(options.pop("served_name")), **options)
     except ValidationError as error:
@@ -110,9 +124,9 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         raise UsageError(f"argument {option}: {first['msg']}") from None
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(address: str, option: str = "--listen") -> tuple[str, int]:
     """`host:port` or `[v6]:port`. Raises UsageError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"argument --listen: {address!r} is not HOST:PORT, such as 127.0.0.1:8000")
+        raise UsageError(f"argument {option}: {address!r} is not HOST:PORT, such as 127.0.0.1:8000")
     return host.removeprefix("[").removesuffix("]"), int(port)

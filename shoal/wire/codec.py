@@ -1,4 +1,4 @@
-"""Protobuf <-> dataclass, in both directions, for every message of stage.proto. The only module that knows both forms.
+"""Protobuf <-> dataclass, in both directions, for every message of the Stage service (the Draft service's: drafts.py).
 
 Decoding checks what must hold for a message to mean anything (a body is present, a tensor's bytes fit its shape, a row
 feeds at least one id and knows no more than it feeds) and raises InvalidFrame otherwise. What depends on the

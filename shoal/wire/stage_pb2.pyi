@@ -288,3 +288,67 @@ class StepResult(_message.Message):
     timings: _containers.RepeatedCompositeFieldContainer[StageTiming]
     heartbeat: int
     def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[RowOutcome, _Mapping]]] = ..., timings: _Optional[_Iterable[_Union[StageTiming, _Mapping]]] = ..., heartbeat: _Optional[int] = ...) -> None: ...
+
+class ProposeRequest(_message.Message):
+    __slots__ = ("texts", "ended")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedCompositeFieldContainer[DraftText]
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, texts: _Optional[_Iterable[_Union[DraftText, _Mapping]]] = ..., ended: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DraftText(_message.Message):
+    __slots__ = ("seq", "version", "base", "tokens", "confirmed", "ahead", "least")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    version: int
+    base: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    confirmed: int
+    ahead: int
+    least: float
+    def __init__(self, seq: _Optional[int] = ..., version: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., confirmed: _Optional[int] = ..., ahead: _Optional[int] = ..., least: _Optional[float] = ...) -> None: ...
+
+class ProposeReply(_message.Message):
+    __slots__ = ("model", "proposals", "step_us")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
+    model: DraftModel
+    proposals: _containers.RepeatedCompositeFieldContainer[Proposal]
+    step_us: int
+    def __init__(self, model: _Optional[_Union[DraftModel, _Mapping]] = ..., proposals: _Optional[_Iterable[_Union[Proposal, _Mapping]]] = ..., step_us: _Optional[int] = ...) -> None: ...
+
+class DraftModel(_message.Message):
+    __slots__ = ("name", "model_digest", "vocab_size", "vocabulary", "max_context")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model_digest: str
+    vocab_size: int
+    vocabulary: str
+    max_context: int
+    def __init__(self, name: _Optional[str] = ..., model_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., vocabulary: _Optional[str] = ..., max_context: _Optional[int] = ...) -> None: ...
+
+class Proposal(_message.Message):
+    __slots__ = ("seq", "version", "base", "tokens", "confidence")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    version: int
+    base: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    confidence: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, seq: _Optional[int] = ..., version: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., confidence: _Optional[_Iterable[float]] = ...) -> None: ...

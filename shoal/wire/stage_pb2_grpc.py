@@ -229,3 +229,77 @@ class Stage:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class DraftStub:
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Propose = channel.stream_stream(
+                '/shoal.stage.v1.Draft/Propose',
+                request_serializer=shoal_dot_wire_dot_stage__pb2.ProposeRequest.SerializeToString,
+                response_deserializer=shoal_dot_wire_dot_stage__pb2.ProposeReply.FromString,
+                _registered_method=True)
+
+
+class DraftServicer:
+    """Missing associated documentation comment in .proto file."""
+
+    def Propose(self, request_iterator, context):
+        """Router -> draft process: texts as they change. Back comes at once what the draft model is, then its continuations
+        of these texts, as far ahead as each may be drafted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DraftServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Propose': grpc.stream_stream_rpc_method_handler(
+                    servicer.Propose,
+                    request_deserializer=shoal_dot_wire_dot_stage__pb2.ProposeRequest.FromString,
+                    response_serializer=shoal_dot_wire_dot_stage__pb2.ProposeReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'shoal.stage.v1.Draft', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('shoal.stage.v1.Draft', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Draft:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Propose(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/shoal.stage.v1.Draft/Propose',
+            shoal_dot_wire_dot_stage__pb2.ProposeRequest.SerializeToString,
+            shoal_dot_wire_dot_stage__pb2.ProposeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,4 +1,4 @@
-"""`python -m shoal_stage compile|serve …`: what the stage image runs. Each command is imported when it is asked for."""
+"""`python -m shoal_stage compile|serve|draft …`: what the stage image runs. Each is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.leave import leave
 
-_USAGE = "usage: python -m shoal_stage compile|serve …"
+_USAGE = "usage: python -m shoal_stage compile|serve|draft …"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,6 +21,10 @@ def main(argv: Sequence[str]) -> int:
                 from shoal_stage.server.main import serve
 
                 return serve(rest)
+            case ["draft", *rest]:
+                from shoal_stage.draft.main import draft
+
+                return draft(rest)
             case ["-h" | "--help"]:
                 print(_USAGE)  # noqa: T201
             case _:

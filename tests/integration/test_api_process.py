@@ -17,7 +17,9 @@ import pytest
 
 from shoal.manifest import MANIFEST_FILE
 from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal.vocabulary import read_vocabulary
 from shoal_router.text.fake import CHATML, fake_text_model, fake_tokenizer
+from shoal_stage.draft.fake import start_draft
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage
 
@@ -132,6 +134,45 @@ async def test_the_whole_way_from_a_request_to_real_stages_and_back(tmp_path: Pa
             access = [line for line in lines if line.get("path") == "/v1/completions"]
             assert [line["status"] for line in access] == [200, 200]
             assert not [line for line in lines if line["level"] == "error"]
+
+
+async def test_a_router_drafts_by_the_draft_process_it_is_given_and_says_the_same(tmp_path: Path, model: Path) -> None:
+    vocabulary = read_vocabulary(model, fake_manifest(vocab_size=VOCAB))
+    async with (
+        fake_pipeline(stages=2, vocab_size=VOCAB) as stages,
+        start_draft(vocabulary=vocabulary, vocab_size=VOCAB) as draft,
+    ):
+        plan = write_plan(tmp_path / "plan.json", [(stage.address, stage.blocks) for stage in stages])
+        fixed = ("--speculative-mode=Fixed", "--speculative-max-tokens=3", f"--draft-address={draft.address}")
+        answers = []
+        for options in (("--speculative-mode=Off",), fixed):
+            async with router(model, plan, "--served-name=fake", *options) as process:
+                url = (await process.event("listening"))["url"]
+                await process.event("ready")
+                async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+                    answer = (await client.post("/v1/completions", json=BODY | {"max_tokens": 60})).json()
+                    answers.append(answer["choices"][0]["text"])
+                process.process.send_signal(signal.SIGTERM)
+                code, log = await process.ended()
+                assert (code, "defect" in log) == (0, False), log
+        assert answers[0] == answers[1]
+        assert draft.engine.steps > 0, "the draft process was asked"
+        await until(lambda: not draft.engine.live)
+
+
+async def test_a_draft_process_of_another_vocabulary_is_refused_by_name(tmp_path: Path, model: Path) -> None:
+    async with fake_pipeline(stages=1, vocab_size=VOCAB) as stages, start_draft(vocab_size=VOCAB) as draft:
+        plan = write_plan(tmp_path / "plan.json", [(stage.address, stage.blocks) for stage in stages])
+        async with router(model, plan, "--served-name=fake", f"--draft-address={draft.address}") as process:
+            url = (await process.event("listening"))["url"]
+            await process.event("ready")
+            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+                assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+            process.process.send_signal(signal.SIGTERM)
+            code, log = await process.ended()
+        assert code == 0
+        assert "draft model fake has a vocabulary of 256 tokens" in log
+        assert draft.engine.steps == 0
 
 
 async def test_case_69_leaving_at_token_five_frees_the_slot_on_all_stages(tmp_path: Path, model: Path) -> None:

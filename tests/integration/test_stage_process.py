@@ -90,6 +90,25 @@ async def health(address: str) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_draft_process_listens_loads_serves_and_stops(model: Path, number: signal.Signals) -> None:
+    options = (f"--model={model}", "--streams=1", "--max-context=64")
+    async with serve(*options, launcher=("-m", "shoal_stage", "draft")) as draft:
+        listening = await draft.event()
+        ready = await draft.event()
+        assert (ready["event"], ready["address"]) == ("ready", listening["address"])
+        assert await health(ready["address"]) == "SERVING"
+        draft.process.send_signal(number)
+        assert await draft.exit_code() == 0
+        assert "Traceback" not in await draft.last_words()
+
+
+async def test_a_draft_process_without_a_model_is_one_line(tmp_path: Path) -> None:
+    async with serve(f"--model={tmp_path}", launcher=("-m", "shoal_stage", "draft")) as draft:
+        assert await draft.exit_code() == 2
+        assert "is not a model directory" in (await draft.last_words()).splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("engine", ["paged", "stateful"])
 async def test_a_stage_listens_loads_serves_and_stops(
     common: tuple[str, ...], engine: str, number: signal.Signals

@@ -39,7 +39,7 @@ def run(
     from shoal.resource import load_sharded_model
     from shoal_cli.asking import Question
     from shoal_cli.local.adapt import check_exposure, for_this_machine, without_effect
-    from shoal_cli.local.models import find_or_compile
+    from shoal_cli.local.models import find_or_compile, find_or_compile_draft
     from shoal_cli.local.serve import serve
     from shoal_cli.ports import check_port
     from shoal_cli.terminal import progress
@@ -53,7 +53,8 @@ def run(
         port = 0 if prompt is not None else wanted.spec.router.service.port
     check_port(host, port)
     model = find_or_compile(wanted, verify=verify)
+    draft = find_or_compile_draft(wanted, model, verify=verify)
     question = None
     if prompt is not None:
         question = Question(prompt, wanted.served_names[0], max_tokens, temperature, chat=model.chat)
-    serve(wanted, model, host=host, port=port, engine=engine, question=question)
+    serve(wanted, model, draft, host=host, port=port, engine=engine, question=question)

@@ -16,8 +16,6 @@ from shoal.resource import (
     Recovery,
     Service,
     ShardedModel,
-    Speculative,
-    SpeculativeMode,
     Stages,
 )
 from shoal_cli.ports import is_loopback
@@ -59,12 +57,8 @@ def check_exposure(model: ShardedModel, host: str) -> None:
 
 def without_effect(model: ShardedModel) -> list[str]:
     """One line to the user for each reason why something that the ShardedModel asks for does not happen here."""
-    lines = []
-    if cluster := cluster_only(model):
-        lines.append(f"for a cluster only, and left out here: {', '.join(cluster)}")
-    if not_served := not_served_yet(model):
-        lines.append(f"not served by this version, and left out: {', '.join(not_served)}")
-    return lines
+    cluster = cluster_only(model)
+    return [f"for a cluster only, and left out here: {', '.join(cluster)}"] if cluster else []
 
 
 def cluster_only(model: ShardedModel) -> list[str]:
@@ -88,13 +82,6 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "image": spec.image != Images(),
     }
     return [name for name, ignored in fields.items() if ignored]
-
-
-def not_served_yet(model: ShardedModel) -> list[str]:
-    """What this version knows the words for, but does not do."""
-    speculative = model.spec.scheduler.speculative
-    asked = speculative != Speculative() and speculative.mode is not SpeculativeMode.OFF
-    return ["scheduler.speculative"] if asked else []
 
 
 def parts_wanted(model: ShardedModel) -> int:

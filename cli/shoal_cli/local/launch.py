@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from shoal.plan.document import StagePlan
+from shoal.resource import SpeculativeMode
 
 ANSWER_GRACE_S = 2.0
 """How long running answers may go on after Ctrl-C: the person waits for the prompt to come back."""
@@ -38,6 +39,9 @@ class LocalCommands:
     prefix_cache: bool
     recovery_attempts: int
     recovery_seconds: int
+    speculative_mode: SpeculativeMode
+    speculative_max_tokens: int
+    draft_model: Path | None = None
     kv_precision: str | None = None
     engine: Engine | None = None
 
@@ -64,7 +68,21 @@ class LocalCommands:
             argv.append("--exact")
         return argv
 
-    def router(self, plan: Path, port: int | None = None) -> list[str]:
+    def draft(self, listen: str) -> list[str] | None:
+        """Command line of the draft process; None when the run has no draft model."""
+        if self.draft_model is None:
+            return None
+        return [
+            *_module("shoal_stage"),
+            "draft",
+            f"--model={self.draft_model}",
+            f"--listen={listen}",
+            f"--streams={self.streams}",
+            f"--max-context={self.max_context}",
+            "--die-with-parent",
+        ]
+
+    def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
         """Command line of the router; with `port` it listens on that one, not on its first choice."""
         return [
             *_module("shoal_router"),
@@ -74,6 +92,9 @@ class LocalCommands:
             f"--prefill-chunk={self.prefill_chunk}",
             f"--max-queue={self.max_queue}",
             "--prefix-cache" if self.prefix_cache else "--no-prefix-cache",
+            f"--speculative-mode={self.speculative_mode}",
+            f"--speculative-max-tokens={self.speculative_max_tokens}",
+            *([f"--draft-address={draft_address}"] if draft_address is not None else []),
             f"--recovery-attempts={self.recovery_attempts}",
             f"--recovery-seconds={self.recovery_seconds}",
             f"--grace-seconds={ANSWER_GRACE_S}",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.manifest import MANIFEST_FILE, Manifest, Precision, read_manifest, verify_files
 from shoal.plan.facts import ModelFacts
-from shoal.resource import ShardedModel, Source, Volume
+from shoal.resource import ModelSpec, ShardedModel, Source, SpeculativeMode, Volume
+from shoal.vocabulary import check_draft_vocabulary, read_vocabulary
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.terminal import progress
 
@@ -53,6 +54,28 @@ def find_or_compile(model: ShardedModel, *, verify: bool = False) -> LocalModel:
     return _open(path, verify)
 
 
+def find_or_compile_draft(model: ShardedModel, target: LocalModel, *, verify: bool = False) -> LocalModel | None:
+    """The draft model of the ShardedModel in the same way; None when it has none, or speculation is off.
+
+    Raises what find_or_compile raises, and UsageError when its vocabulary is not the target's.
+    """
+    speculative = model.spec.scheduler.speculative
+    draft = speculative.draft
+    if draft is None or speculative.mode is SpeculativeMode.OFF:
+        return None
+    spec = model.spec.model_copy(
+        update={
+            "model": ModelSpec(source=draft.source, volume=draft.volume),
+            "precision": draft.precision,
+            "group_size": None,
+        }
+    )
+    metadata = model.metadata.model_copy(update={"name": f"{model.metadata.name}-draft"})
+    found = find_or_compile(model.model_copy(update={"metadata": metadata, "spec": spec}), verify=verify)
+    check_draft_vocabulary(read_vocabulary(target.path, target.manifest), read_vocabulary(found.path, found.manifest))
+    return found
+
+
 def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
     """What the planner must know of the model, without compiling it: from its directory or the checkpoint's header.
 
@@ -72,15 +95,7 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
             "(of an hf:// repository its config.json only), or run it once with `shoal run`"
         )
     facts = _described(model, source, checkpoint)
-    embed, *layers, head = facts.block_bytes
-    return ModelFacts(
-        shape=facts.shape,
-        embed_bytes=embed,
-        layer_bytes=tuple(layers),
-        head_bytes=head,
-        # As for a compiled model: a third of a layer is the most that one of its tensors takes.
-        largest_tensors=(embed, *(size // 3 for size in layers), head),
-    )
+    return ModelFacts.of_sizes(facts.shape, facts.block_bytes)
 
 
 def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> CheckpointFacts:

@@ -1,6 +1,7 @@
-"""All processes of one local run: the stages of every pipeline, and the router.
+"""All processes of one local run: the stages of every pipeline, the draft process if there is one, and the router.
 
-    start    stages at once; as soon as they listen (they load on) plan.json gets their addresses and the router starts
+    start    stages and draft process at once; as soon as they listen (they load on) plan.json gets the stages'
+             addresses, and the router starts
     watch    a process that dies is started again under its old address, within a budget; then the run fails
     stop     the router first, so that no request meets a missing stage; then the stages
 
@@ -43,7 +44,11 @@ class Commands(Protocol):
         """Command line of a stage that listens on `listen`."""
         ...
 
-    def router(self, plan: Path, port: int | None = None) -> list[str]:
+    def draft(self, listen: str) -> list[str] | None:
+        """Command line of the draft process; None when the run has none."""
+        ...
+
+    def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
         """Command line of the router; with `port` it listens on that one, not on its first choice."""
         ...
 
@@ -77,7 +82,7 @@ class LocalPipeline:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids, stages first, the router last; those that were never started are left out."""
+        """The process ids: stages, draft process, router; those that were never started are left out."""
         return [slot.process.pid for slot in self._slots if slot.process.pid is not None]
 
     async def start(self) -> str:
@@ -89,14 +94,22 @@ class LocalPipeline:
         names = [f"stage {number}" for number in range(len(stages))]
         for name, stage in zip(names, stages, strict=True):
             self._add(name, self._commands.stage(stage, "127.0.0.1:0"))
+        draft = self._commands.draft("127.0.0.1:0")
+        if draft is not None:
+            self._add("draft", draft)
         await _all(slot.process.start() for slot in self._slots)
         listening = await self._while_alive(slot.process.event("listening", LISTEN_DEADLINE) for slot in self._slots)
         addresses = [str(event["address"]) for event in listening]
-        for name, slot, stage, address in zip(names, self._slots, stages, addresses, strict=True):
+        # Zipped to the stages: the draft process, behind them, is the rest.
+        for name, slot, stage, address in zip(names, self._slots, stages, addresses, strict=False):
             slot.make = self._maker(name, self._commands.stage(stage, address))
-        self._write_plan(addresses)
+        self._write_plan(addresses[: len(stages)])
+        draft_address = None if draft is None else addresses[-1]
+        if draft_address is not None and (again := self._commands.draft(draft_address)) is not None:
+            self._slots[-1].make = self._maker("draft", again)
 
-        router = self._add("router", self._commands.router(self.directory / PLAN_FILE))
+        plan = self.directory / PLAN_FILE
+        router = self._add("router", self._commands.router(plan, draft_address=draft_address))
         await router.process.start()
         started, *_ = await self._while_alive(
             [
@@ -106,7 +119,7 @@ class LocalPipeline:
         )
         url = str(started["url"])
         # Clients know the first router's port; port 0 would give its successor another.
-        router.make = self._maker("router", self._commands.router(self.directory / PLAN_FILE, urlsplit(url).port))
+        router.make = self._maker("router", self._commands.router(plan, urlsplit(url).port, draft_address))
         return url
 
     async def watch(self, report: Callable[[str], None]) -> None:

@@ -26,7 +26,14 @@ LOAD_BYTES_PER_S = 20e6
 
 
 def serve(
-    model: ShardedModel, local: LocalModel, *, host: str, port: int, engine: Engine | None, question: Question | None
+    model: ShardedModel,
+    local: LocalModel,
+    draft: LocalModel | None,
+    *,
+    host: str,
+    port: int,
+    engine: Engine | None,
+    question: Question | None,
 ) -> None:
     """Run the model; returns when the question is answered, otherwise ends by a signal or an error."""
     machine = this_machine()
@@ -52,6 +59,9 @@ def serve(
         prefix_cache=scheduler.prefix_cache,
         recovery_attempts=recovery.max_attempts,
         recovery_seconds=recovery.max_pause_seconds,
+        speculative_mode=scheduler.speculative.mode,
+        speculative_max_tokens=scheduler.speculative.max_tokens,
+        draft_model=None if draft is None else draft.path,
         engine=engine,
     )
     deadline = LOAD_BASE_S + facts.total_bytes / LOAD_BYTES_PER_S
@@ -65,7 +75,8 @@ async def _run(
     started = time.monotonic()
     stages = sum(len(pipeline.stages) for pipeline in plan.pipelines)
     async with LocalPipeline(plan, commands, directory, deadline) as pipeline:
-        with progress().status(f"loading {stages} stage{'s' if stages > 1 else ''}"):
+        beside = " and the draft model" if commands.draft_model is not None else ""
+        with progress().status(f"loading {stages} stage{'s' if stages > 1 else ''}{beside}"):
             url = await pipeline.start()
         results().print(f"ready after {time.monotonic() - started:.1f} s: {url}/v1 (logs: {directory})", soft_wrap=True)
         if question is not None:

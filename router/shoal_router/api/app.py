@@ -15,7 +15,7 @@ from starlette.responses import Response
 from shoal.errors import ShoalError
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
-from shoal_router.api.edge import Edge, request_id_of
+from shoal_router.api.edge import Edge, key_of, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
@@ -53,11 +53,13 @@ def _add_generation(app: FastAPI, served: Served) -> None:
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await answer(await chat_job(body, served, request_id_of(request.scope)), body.stream, request)
+        job = await chat_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        return await answer(job, body.stream, request)
 
     @app.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        return await answer(await completion_job(body, served, request_id_of(request.scope)), body.stream, request)
+        job = await completion_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        return await answer(job, body.stream, request)
 
 
 def _add_models(app: FastAPI, served: Served) -> None:

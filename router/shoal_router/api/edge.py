@@ -30,6 +30,11 @@ def request_id_of(scope: Scope) -> str:
     return str(scope["state"]["request_id"])
 
 
+def key_of(scope: Scope) -> str:
+    """The short name of the caller's API key; '' where none is asked for."""
+    return str(scope["state"].get("api_key", ""))
+
+
 class Edge:
     """x-request-id in and out (made up when there is none or it is unusable), body limit, one log line a request."""
 

@@ -42,8 +42,8 @@ class Prompt:
     text: str
 
 
-async def chat_job(body: ChatRequest, served: Served, request_id: str) -> Job:
-    """Render and tokenise the messages. Raises ApiError, TemplateRefused."""
+async def chat_job(body: ChatRequest, served: Served, request_id: str, group: str) -> Job:
+    """Render and tokenise the messages; `group` as in GenerationRequest. Raises ApiError, TemplateRefused."""
     check_model(body.model, served)
     if len(body.messages) > served.settings.max_messages:
         raise invalid(f"At most {served.settings.max_messages} messages, got {len(body.messages)}.", param="messages")
@@ -53,12 +53,12 @@ async def chat_job(body: ChatRequest, served: Served, request_id: str) -> Job:
     layout = ChatFormat(
         meta, served.text.token_bytes, logprobs=body.alternatives is not None, include_usage=body.include_usage
     )
-    choices = _choices(body, [prompt], served, meta.answer_id, param="messages", begins_text=True)
+    choices = _choices(body, [prompt], served, meta.answer_id, group, param="messages", begins_text=True)
     return Job(request_id, (len(prompt.ids),), choices, layout, "messages", body.include_usage)
 
 
-async def completion_job(body: CompletionRequest, served: Served, request_id: str) -> Job:
-    """Tokenise the prompts. Raises ApiError."""
+async def completion_job(body: CompletionRequest, served: Served, request_id: str, group: str) -> Job:
+    """Tokenise the prompts; `group` as in GenerationRequest. Raises ApiError."""
     check_model(body.model, served)
     if len(body.prompt) > served.settings.max_prompts:
         raise invalid(f"At most {served.settings.max_prompts} prompts, got {len(body.prompt)}.", param="prompt")
@@ -67,7 +67,7 @@ async def completion_job(body: CompletionRequest, served: Served, request_id: st
     layout = CompletionFormat(
         meta, served.text.token_bytes, logprobs=body.alternatives is not None, include_usage=body.include_usage
     )
-    choices = _choices(body, prompts, served, meta.answer_id, param="prompt", begins_text=False)
+    choices = _choices(body, prompts, served, meta.answer_id, group, param="prompt", begins_text=False)
     lengths = tuple(len(prompt.ids) for prompt in prompts)
     return Job(request_id, lengths, choices, layout, "prompt", body.include_usage)
 
@@ -102,6 +102,7 @@ def _choices(
     prompts: Sequence[Prompt],
     served: Served,
     answer_id: str,
+    group: str,
     *,
     param: str,
     begins_text: bool,
@@ -123,6 +124,7 @@ def _choices(
             params=replace(params, seed=seed_of_choice(params.seed, choice)),
             max_tokens=body.answer_tokens,
             stop_token_ids=stop_ids,
+            group=group,
         )
         answer = AnswerText(served.text.detokenizer(begins_text=begins_text), body.stop, stop_ids)
         echo = prompt.text if isinstance(body, CompletionRequest) and body.echo else ""

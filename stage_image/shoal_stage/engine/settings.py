@@ -20,6 +20,15 @@ class EngineKind(StrEnum):
     STATEFUL = "stateful"
 
 
+class Rewind(StrEnum):
+    """How the stateful engine forgets rejected positions: MASK keeps them masked until they are many (the paper's
+    way), TRIM takes them out of the state at once. Same result, other costs: `python -m bench rewind`.
+    """
+
+    MASK = "mask"
+    TRIM = "trim"
+
+
 class KvPrecision(StrEnum):
     """Element type of the KV cache."""
 
@@ -37,6 +46,7 @@ class KvPrecision(StrEnum):
 class EngineSettings:
     """`sequences`: how many may be held at once. `kv_blocks`: pages of the paged engine; None gives every sequence
     its whole `max_context`. `exact`: token-identical for every split, batch and engine (f32 throughout).
+    `rewind`: how the stateful engine forgets.
     """
 
     device: Device = Device.CPU
@@ -47,6 +57,7 @@ class EngineSettings:
     kv_blocks: int | None = None
     threads: int | None = None
     cache_dir: Path | None = None
+    rewind: Rewind = Rewind.MASK
 
     def __post_init__(self) -> None:
         if self.exact and self.kv_precision not in (None, KvPrecision.F32):

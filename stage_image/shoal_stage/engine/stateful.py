@@ -5,7 +5,7 @@ All slots share one compiled model, so its weights exist once (the paper compile
 
 Rollback by mask: rejected positions stay in the state and are masked for good, position ids count live tokens only.
 When masked slots exceed a share of the live ones, the state is compacted through query_state and set_state, which
-costs milliseconds a layer and is therefore rare.
+costs more than a step and is therefore rare; with Rewind.TRIM it happens after each rejection, to measure against.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal_stage.engine.device import compile_for, versions
 from shoal_stage.engine.inputs import Input, input_names
 from shoal_stage.engine.interface import EngineInfo
 from shoal_stage.engine.lengths import Lengths
-from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
+from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings, Rewind
 
 _COMPACT_SHARE = 0.25
 _COMPACT_LEAST = 64
@@ -46,8 +46,9 @@ class _Slot:
     and 0 in the other slots below `filled`, and 1 from `filled` on (what comes next is live).
     """
 
-    def __init__(self, request: Any, layers: int, room: int) -> None:
+    def __init__(self, request: Any, layers: int, room: int, rewind: Rewind) -> None:
         self.request = request
+        self._share, self._least = (_COMPACT_SHARE, _COMPACT_LEAST) if rewind is Rewind.MASK else (0.0, 0)
         self.filled = 0
         self.live = 0
         self._layers = layers
@@ -81,7 +82,7 @@ class _Slot:
     def make_room(self, tokens: int) -> None:
         """Compact when masked slots are many, or in the way."""
         masked = self.filled - self.live
-        if masked > max(_COMPACT_LEAST, _COMPACT_SHARE * self.live) or self.filled + tokens > self._room:
+        if masked > max(self._least, self._share * self.live) or self.filled + tokens > self._room:
             self._compact()
         if self.filled + tokens > self._room:
             raise StageExhausted(f"a stream slot holds {self._room} positions, {self.live + tokens} are needed")
@@ -114,7 +115,10 @@ class StatefulEngine:
         compiled = self._device.compiled
         self._last = "logits_indices" in input_names(compiled.inputs)
         room = settings.max_context + max(_COMPACT_LEAST, int(settings.max_context * _COMPACT_SHARE))
-        self._slots = [_Slot(compiled.create_infer_request(), chain.layers, room) for _ in range(settings.sequences)]
+        self._slots = [
+            _Slot(compiled.create_infer_request(), chain.layers, room, settings.rewind)
+            for _ in range(settings.sequences)
+        ]
         self._slot_of: dict[int, int] = {}
         self._lengths = Lengths(trust_first=False)
         self._hidden_size = shape.hidden_size

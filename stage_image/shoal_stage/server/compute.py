@@ -1,25 +1,15 @@
-"""The compute thread: loads the engine, then runs accepted frames one after the other, in the order they came.
-
-    event loop  --submit-->  inbox (SimpleQueue, a blocking get: no polling)  -->  this thread
-    event loop  <--call_soon_threadsafe--  Finished | Broken | Dead
-
-Everything that touches the engine or the sampler happens here and nowhere else. OpenVINO lets go of the GIL during a
-pass, so the event loop receives and sends while this thread computes. Whatever ends the thread is reported: a stage
-whose compute thread is gone must say so and die, not answer health checks for ever.
-"""
+"""The compute thread of a stage: runs accepted frames one after the other, in the order they came (see thread.py)."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Protocol
 
-from shoal.errors import ShoalError, StageError
+from shoal.errors import StageError
 from shoal.wire.codec import encode_result, forward_step
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import DType, Frame, Release, StageTiming, Step, StepResult
@@ -27,6 +17,7 @@ from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal.wire.stage_pb2 import StepResult as ResultMessage
 from shoal_stage.engine.interface import Engine
 from shoal_stage.sample.sampler import Sampler
+from shoal_stage.server.thread import EngineThread, Listener
 
 Outgoing = FrameMessage | ResultMessage | None
 """What leaves the stage for one frame; None where the ring ends with nothing to say (a release on the last stage)."""
@@ -67,12 +58,8 @@ class _Mark:
     reached: asyncio.Event
 
 
-class Listener(Protocol):
+class StepListener(Listener, Protocol):
     """Who hears of what the thread did. All calls are made on the event loop."""
-
-    def loaded(self, engine: Engine) -> None:
-        """The engine is ready."""
-        ...
 
     def finished(self, work: Work, message: Outgoing) -> None:
         """A frame is done; `message` goes to the next hop or to the router."""
@@ -82,27 +69,13 @@ class Listener(Protocol):
         """A frame could not be run: its epoch is over, the stage is not."""
         ...
 
-    def dead(self, error: ShoalError) -> None:
-        """The thread ended on its own: the stage is over."""
-        ...
 
+class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
+    """See EngineThread."""
 
-class ComputeThread:
-    """Invariant: between `start` and `stop` either the thread runs or `dead` was, or is about to be, called."""
-
-    def __init__(self, load: Callable[[], Engine], listener: Listener) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[], Engine], listener: StepListener) -> None:
+        super().__init__(load, listener)
         self._listener = listener
-        self._inbox: SimpleQueue[_Run | _Free | _Mark | None] = SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._main, name="compute", daemon=True)
-        self._stopping = False
-        self._busy_since: float | None = None
-        self._done = asyncio.Event()
-
-    def start(self) -> None:
-        """Begin to load."""
-        self._thread.start()
 
     def submit(self, work: Work, frame: Frame, message: FrameMessage) -> None:
         """Queue an accepted frame; `message` is what it was decoded from, and goes on to the next hop."""
@@ -119,50 +92,6 @@ class ComputeThread:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await mark.reached.wait()
-
-    def busy_seconds(self) -> float:
-        """How long the step in hand has been running; 0 when none is."""
-        since = self._busy_since
-        return 0.0 if since is None else time.perf_counter() - since
-
-    @property
-    def ident(self) -> int | None:
-        """The thread's id while it runs."""
-        return self._thread.ident if self._thread.is_alive() else None
-
-    async def stop(self, timeout: float) -> bool:
-        """Finish the step in hand, drop what is queued, close the engine. False when that took too long."""
-        self._stopping = True
-        self._inbox.put(None)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._done.wait()
-        return self._done.is_set()
-
-    def _main(self) -> None:
-        error: ShoalError | None = None
-        try:
-            engine = self._load()
-            try:
-                self._tell(self._listener.loaded, engine)
-                self._serve(engine)
-            finally:
-                engine.close()
-        except ShoalError as known:
-            error = known
-        except BaseException as unknown:  # noqa: BLE001 - nothing may end this thread unheard; the stage dies of it
-            error = StageFailed(f"the compute thread ended: {type(unknown).__name__}: {unknown}")
-        finally:
-            if not self._stopping:
-                self._tell(self._listener.dead, error or StageFailed("the compute thread ended without an error"))
-            self._tell(self._done.set)
-
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
 
     def _serve(self, engine: Engine) -> None:
         ended = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The gRPC server around a Stage: service, health, interceptor, port.
+"""A gRPC server with its port, its health and its errors; and the one around a Stage.
 
 With TLS nobody without a certificate of the pipeline gets in, and a kubelet has none: its probes then have a port of
 their own, which serves health and nothing else.
@@ -11,11 +11,12 @@ import errno
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shoal.errors import ResourceError, UsageError
+from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
 from shoal.wire.tls import TlsDirectory
@@ -26,6 +27,56 @@ from shoal_stage.server.service import StageService
 from shoal_stage.server.stage import Patience, Stage
 
 SERVICE = "shoal.stage.v1.Stage"
+
+
+class Port:
+    """A server that says in grpc.health.v1 whether `service` is ready. Services are added to `grpc` before `open`."""
+
+    def __init__(
+        self, service: str, max_frame_bytes: int, tls: TlsDirectory | None = None, health_listen: str = ""
+    ) -> None:
+        self._service = service
+        self._tls = tls
+        self._health_listen = health_listen
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health_updates: set[asyncio.Task[None]] = set()
+        self.grpc = grpc.aio.server(interceptors=[Refusals()], options=server_options(max_frame_bytes))
+        self._probes = grpc.aio.server() if health_listen else None
+        for server in (self.grpc, self._probes):
+            if server is not None:
+                health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+
+    async def open(self, listen: str) -> str:
+        """Listen on `host:port` (port 0: any free one); returns the address that others dial.
+
+        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had or TLS has no files.
+        """
+        await self._report(StageState.LOADING)
+        address = _bind(self.grpc, listen, self._tls)
+        if self._probes is not None:
+            _bind(self._probes, self._health_listen, None)
+            await self._probes.start()
+        await self.grpc.start()
+        return address
+
+    async def close(self) -> None:
+        """Let calls end for a moment, then close."""
+        await self.grpc.stop(grace=1.0)
+        if self._probes is not None:
+            await self._probes.stop(grace=None)
+        await asyncio.gather(*self._health_updates)
+
+    def on_state(self, state: StageState) -> None:
+        """Let health follow."""
+        task = asyncio.ensure_future(self._report(state))
+        self._health_updates.add(task)
+        task.add_done_callback(self._health_updates.discard)
+
+    async def _report(self, state: StageState) -> None:
+        serving = health_pb2.HealthCheckResponse.ServingStatus
+        status = serving.SERVING if state is StageState.READY else serving.NOT_SERVING
+        for service in ("", self._service):
+            await self._health.set(service, status)
 
 
 class StageServer:
@@ -39,55 +90,48 @@ class StageServer:
         tls: TlsDirectory | None = None,
         health_listen: str = "",
     ) -> None:
-        self._tls = tls
-        self._health_listen = health_listen
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        self._health_updates: set[asyncio.Task[None]] = set()
-        self.stage = Stage(load, description, patience, self._on_state, tls)
-        self._server = grpc.aio.server(interceptors=[Refusals()], options=server_options(description.max_frame_bytes))
-        add_StageServicer_to_server(StageService(self.stage, by_role=tls is not None), self._server)  # type: ignore[no-untyped-call]
-        self._probes = grpc.aio.server() if health_listen else None
-        for server in (self._server, self._probes):
-            if server is not None:
-                health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls)
+        service = StageService(self.stage, by_role=tls is not None)
+        add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 
     async def start(self, listen: str) -> str:
-        """Listen on `host:port` (port 0: any free one), begin to load; returns the address that others dial.
-
-        Raises UsageError when `listen` is not an address, ResourceError when it cannot be had or TLS has no files.
-        """
-        await self._report(StageState.LOADING)
-        address = _bind(self._server, listen, self._tls)
-        if self._probes is not None:
-            _bind(self._probes, self._health_listen, None)
-            await self._probes.start()
-        await self._server.start()
+        """Listen, begin to load; returns the address that others dial. Raises what Port.open raises."""
+        address = await self._port.open(listen)
         self.stage.start()
         return address
+
+    @property
+    def settled(self) -> asyncio.Event:
+        """Loaded, or failed."""
+        return self.stage.settled
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """The stage is over, though nobody told it to stop."""
+        return self.stage.failed
+
+    @property
+    def failure(self) -> ShoalError | None:
+        """Why it failed."""
+        return self.stage.failure
+
+    def ready(self) -> dict[str, object] | None:
+        """What a stage that is ready says of itself; None when it is not."""
+        said = self.stage.describe()
+        if said.state is not StageState.READY or said.capacity is None:
+            return None
+        return {"detail": said.detail, "capacity": asdict(said.capacity)}
 
     async def stop(self) -> bool:
         """Drain and close. False when the step in hand did not end in time: only the process's end stops it then."""
         finished = await self.stage.drain()
-        await self._server.stop(grace=1.0)
-        if self._probes is not None:
-            await self._probes.stop(grace=None)
-        await asyncio.gather(*self._health_updates)
+        await self._port.close()
         return finished
 
     async def abort(self) -> None:
         """Close every connection at once, as a power cut would; `stop` is still due."""
-        await self._server.stop(grace=None)
-
-    def _on_state(self, state: StageState) -> None:
-        task = asyncio.ensure_future(self._report(state))
-        self._health_updates.add(task)
-        task.add_done_callback(self._health_updates.discard)
-
-    async def _report(self, state: StageState) -> None:
-        serving = health_pb2.HealthCheckResponse.ServingStatus
-        status = serving.SERVING if state is StageState.READY else serving.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, status)
+        await self._port.grpc.stop(grace=None)
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: TlsDirectory | None) -> str:

@@ -34,9 +34,12 @@ class ServeSettings:
     health_listen: str = ""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Its errors are UsageErrors: one line."""
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see python -m shoal_stage serve --help)")
+        """See ArgumentParser.error."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def parse_arguments(argv: Sequence[str]) -> ServeSettings:
@@ -69,30 +72,37 @@ def parse_arguments(argv: Sequence[str]) -> ServeSettings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m shoal_stage serve", description="Serve blocks of a model.", allow_abbrev=False)
+    parser = Parser(prog="python -m shoal_stage serve", description="Serve blocks of a model.", allow_abbrev=False)
     add = parser.add_argument
-    add("--model", required=True, type=Path, metavar="DIR", help="model directory")
     add("--blocks", required=True, metavar="START:END", help="half-open range of blocks, as the plan names it")
-    add("--device", choices=[str(each) for each in Device], default="CPU", help="default %(default)s")
-    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one (default %(default)s)")
     add("--engine", choices=[str(each) for each in EngineKind], default="paged", help="default %(default)s")
-    add("--streams", type=_count, default=8, metavar="N", help="sequences held at once (default %(default)s)")
-    add("--max-context", type=_count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
-    add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default f16; exact mode has f32")
-    add("--kv-blocks", type=_count, metavar="N", help="KV pages; default: as many as streams x max-context takes")
+    add("--kv-blocks", type=count, metavar="N", help="KV pages; default: as many as streams x max-context takes")
     add("--exact", action="store_true", help="f32 throughout: the same tokens for every split, engine and batch")
-    add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
-    add("--threads", type=_count, metavar="N", help="compute threads; default: OpenVINO's choice")
-    add("--max-frame-mib", type=_count, default=64, metavar="N", help="largest frame taken (default %(default)s)")
-    add("--step-seconds", type=_seconds, default=300.0, metavar="S", help="a step longer than this: the device hangs")
-    add("--drain-seconds", type=_seconds, default=10.0, metavar="S", help="how long the step in hand may take to end")
+    add("--threads", type=count, metavar="N", help="compute threads; default: OpenVINO's choice")
+    add("--max-frame-mib", type=count, default=64, metavar="N", help="largest frame taken (default %(default)s)")
     add("--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: only mutual TLS is spoken")
     add("--health-listen", default="", metavar="HOST:PORT", help="a plain port for probes, which hold no certificate")
-    add("--die-with-parent", action="store_true", help="end when the process that started this one ends (Linux)")
+    add_process_options(parser)
     return parser
 
 
-def _count(text: str) -> int:
+def add_process_options(parser: argparse.ArgumentParser) -> None:
+    """What every process with an engine takes."""
+    add = parser.add_argument
+    add("--model", required=True, type=Path, metavar="DIR", help="model directory")
+    add("--device", choices=[str(each) for each in Device], default="CPU", help="default %(default)s")
+    add("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one (default %(default)s)")
+    add("--streams", type=count, default=8, metavar="N", help="sequences held at once (default %(default)s)")
+    add("--max-context", type=count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
+    add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default f16; exact mode has f32")
+    add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
+    add("--step-seconds", type=_seconds, default=300.0, metavar="S", help="a step longer than this: the device hangs")
+    add("--drain-seconds", type=_seconds, default=10.0, metavar="S", help="how long the step in hand may take to end")
+    add("--die-with-parent", action="store_true", help="end when the process that started this one ends (Linux)")
+
+
+def count(text: str) -> int:
+    """An option's value that counts something."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a count: 1 or more is meant")
     return int(text)

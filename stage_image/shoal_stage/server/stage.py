@@ -232,11 +232,4 @@ class Stage:
             session.end(StaleEpoch(f"epoch {session.work.epoch} ended: its upstream left"))
 
     async def _watch_progress(self) -> None:
-        """Liveness by progress: a device may hang without any exception."""
-        while True:
-            await asyncio.sleep(self._patience.step / 8)
-            if self._compute.busy_seconds() > self._patience.step:
-                self.dead(
-                    StageFailed(f"a step has been running for over {self._patience.step:.0f} s: the device hangs")
-                )
-                return
+        self.dead(await self._compute.hang(self._patience.step))

@@ -148,10 +148,12 @@ def plan(stages: int) -> Plan:
 
 
 class Scripts:
-    """Command lines of scripts that behave like stages and a router."""
+    """Command lines of scripts that behave like stages, a draft process and a router."""
 
-    def __init__(self, stages: dict[int, str] | None = None, router: str = "") -> None:
+    def __init__(self, stages: dict[int, str] | None = None, router: str = "", draft: str | None = None) -> None:
         self.listens: list[str] = []
+        self.draft_addresses: list[str | None] = []
+        self._draft = draft
         self._stages = stages or {}
         self._router = router or say(event="listening", url="http://127.0.0.1:1") + READY
 
@@ -161,7 +163,11 @@ class Scripts:
             say(event="listening", address=f"127.0.0.1:{9000 + stage.index}"), self._stages.get(stage.index, READY)
         )
 
-    def router(self, plan: Path, port: int | None = None) -> list[str]:
+    def draft(self, listen: str) -> list[str] | None:
+        return None if self._draft is None else script(say(event="listening", address="127.0.0.1:9100"), self._draft)
+
+    def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
+        self.draft_addresses.append(draft_address)
         return script(self._router)
 
 
@@ -173,6 +179,18 @@ async def test_start_writes_the_plan_with_the_addresses_and_stop_leaves_no_proce
         assert len(pids) == 4
         assert all(map(alive, pids))
     assert [stage.address for stage in written.pipelines[0].stages] == [f"127.0.0.1:{9000 + n}" for n in range(3)]
+    assert not any(map(alive, pids))
+
+
+async def test_a_draft_process_starts_with_the_stages_and_the_router_is_told_where_it_is(tmp_path: Path) -> None:
+    scripts = Scripts(draft=READY)
+    async with LocalPipeline(plan(2), scripts, tmp_path, load_deadline=10) as pipeline:
+        await pipeline.start()
+        pids = pipeline.pids
+        assert len(pids) == 4
+        assert set(scripts.draft_addresses) == {"127.0.0.1:9100"}
+        written = Plan.model_validate_json((tmp_path / "plan.json").read_bytes())
+    assert [stage.address for stage in written.pipelines[0].stages] == ["127.0.0.1:9000", "127.0.0.1:9001"]
     assert not any(map(alive, pids))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,12 +21,13 @@ from shoal.manifest import (
 )
 from shoal.plan.document import Device
 from shoal.resource import ExecutionMode, ShardedModel, StagesMode, parse_sharded_model
+from shoal.vocabulary import Vocabulary
 from shoal_cli.commands.compile import stem_of
+from shoal_cli.local import models
 from shoal_cli.local.adapt import (
     check_exposure,
     cluster_only,
     for_this_machine,
-    not_served_yet,
     parts_wanted,
     without_effect,
 )
@@ -258,23 +261,42 @@ def test_an_api_that_asks_for_keys_is_not_opened_to_others_without_them() -> Non
 
 
 @pytest.mark.parametrize(
-    ("speculative", "lines"),
+    ("speculative", "asked"),
     [
-        ("{}", []),
-        ("{mode: 'Off'}", []),
-        ("{mode: 'Off', maxTokens: 4}", []),
-        ("{maxTokens: 4}", ["not served by this version, and left out: scheduler.speculative"]),
-        ("{mode: Fixed}", ["not served by this version, and left out: scheduler.speculative"]),
-        (
-            "{draft: {source: {uri: d.gguf}}}",
-            ["not served by this version, and left out: scheduler.speculative"],
-        ),
+        ("{}", None),
+        ("{mode: Fixed, maxTokens: 4}", None),
+        ("{mode: 'Off', draft: {source: {uri: d.gguf}}}", None),
+        ("{draft: {source: {uri: d.gguf}, precision: INT8}}", "INT8"),
     ],
 )
-def test_what_is_not_served_yet_is_named(speculative: str, lines: list[str]) -> None:
+def test_the_draft_model_is_found_like_any_other_unless_speculation_is_off(
+    speculative: str, asked: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model = sharded_model(f"model: {{source: {{uri: m.gguf}}}}, scheduler: {{speculative: {speculative}}}")
-    assert without_effect(model) == lines
-    assert bool(not_served_yet(model)) == bool(lines)
+    assert without_effect(model) == []
+    manifest: Any = SimpleNamespace(name="any")
+    target, draft = models.LocalModel(tmp_path / "target", manifest), models.LocalModel(tmp_path / "draft", manifest)
+    wanted: list[ShardedModel] = []
+
+    def find(model: ShardedModel, *, verify: bool = False) -> models.LocalModel:
+        wanted.append(model)
+        return draft
+
+    tokens = {target.path: "a", draft.path: "a"}
+    monkeypatch.setattr(models, "find_or_compile", find)
+    monkeypatch.setattr(models, "read_vocabulary", lambda path, manifest: Vocabulary("any", 9, tokens[path]))
+    assert models.find_or_compile_draft(model, target) is (None if asked is None else draft)
+    assert [each.spec.precision for each in wanted] == ([] if asked is None else [Precision(asked)])
+    for each in wanted:
+        assert each.spec.model.source is not None
+        assert (each.spec.model.source.uri.rpartition("/")[2], each.metadata.name) == (
+            "d.gguf",
+            f"{model.metadata.name}-draft",
+        )
+    if asked is not None:
+        tokens[draft.path] = "b"
+        with pytest.raises(UsageError, match="choose a draft model of the same family"):
+            models.find_or_compile_draft(model, target)
 
 
 def test_options_override_the_manifest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from shoal.errors import ResourceError, UsageError
 from shoal.plan.document import Device, MemorySum, PipelinePlan, StagePlan
+from shoal.resource import SpeculativeMode
 from shoal_cli.asking import Question
 from shoal_cli.local.launch import Engine, LocalCommands, threads_for
 from shoal_cli.local.machine import this_machine
@@ -74,6 +76,9 @@ COMMANDS = LocalCommands(
     prefix_cache=False,
     recovery_attempts=2,
     recovery_seconds=60,
+    speculative_mode=SpeculativeMode.FIXED,
+    speculative_max_tokens=5,
+    draft_model=Path("/models/d"),
     engine=Engine.STATEFUL,
 )
 
@@ -96,6 +101,22 @@ def test_a_stage_s_command_line() -> None:
     }
 
 
+def test_the_draft_process_s_command_line() -> None:
+    argv = COMMANDS.draft("127.0.0.1:0")
+    assert argv is not None
+    assert argv[:5] == [sys.executable, "-P", "-m", "shoal_stage", "draft"]
+    assert set(argv[5:]) == {
+        "--model=/models/d",
+        "--listen=127.0.0.1:0",
+        "--streams=4",
+        "--max-context=2048",
+        "--die-with-parent",
+    }
+    assert replace(COMMANDS, draft_model=None).draft("127.0.0.1:0") is None
+    router = COMMANDS.router(Path("/run/plan.json"), draft_address="127.0.0.1:9")
+    assert "--draft-address=127.0.0.1:9" in router
+
+
 def test_the_router_s_command_line() -> None:
     argv = COMMANDS.router(Path("/run/plan.json"))
     assert argv[:4] == [sys.executable, "-P", "-m", "shoal_router"]
@@ -106,6 +127,8 @@ def test_the_router_s_command_line() -> None:
         "--prefill-chunk=256",
         "--max-queue=64",
         "--no-prefix-cache",
+        "--speculative-mode=Fixed",
+        "--speculative-max-tokens=5",
         "--recovery-attempts=2",
         "--recovery-seconds=60",
         "--grace-seconds=2.0",

@@ -107,6 +107,11 @@ def test_arguments_become_settings() -> None:
     assert settings.prefix_cache
     more = parse_arguments([*REQUIRED, "--no-prefix-cache", "--recovery-attempts=0", "--recovery-seconds=1.5"])
     assert (more.prefix_cache, more.recovery_attempts, more.recovery_seconds) == (False, 0, 1.5)
+    assert (more.speculative_mode, more.speculative_max_tokens, more.draft_address) == ("Auto", 8, None)
+    fixed = parse_arguments(
+        [*REQUIRED, "--speculative-mode=Fixed", "--speculative-max-tokens=3", "--draft-address=h:9"]
+    )
+    assert (fixed.speculative_mode, fixed.speculative_max_tokens, fixed.draft_address) == ("Fixed", 3, "h:9")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,9 @@ def test_arguments_become_settings() -> None:
         ([*REQUIRED, "--max-queue=-1"], "--max-queue"),
         ([*REQUIRED, "--prefill-chunk=0"], "--prefill-chunk"),
         ([*REQUIRED, "--prefill-chunk=x"], "--prefill-chunk"),
+        ([*REQUIRED, "--speculative-mode=Sometimes"], "--speculative-mode"),
+        ([*REQUIRED, "--speculative-max-tokens=0"], "--speculative-max-tokens"),
+        ([*REQUIRED, "--draft-address=here"], "--draft-address"),
         ([*REQUIRED, "--keep-alive-seconds=90"], "--keep-alive-seconds"),
     ],
 )

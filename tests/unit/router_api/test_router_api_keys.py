@@ -53,6 +53,17 @@ async def test_a_key_of_the_file_gets_in(client, key):
     assert (await client.post("/v1/completions", json=body, headers=bearer(key))).status_code == 200
 
 
+async def test_each_key_is_a_group_of_its_own_whose_answers_others_never_draft_from(client, bench):
+    for key in ("sk-one", "sk-two", "sk-one"):
+        body = {"model": "fake", "prompt": "hi"}
+        assert (await client.post("/v1/completions", json=body, headers=bearer(key))).status_code == 200
+        chat = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+        assert (await client.post("/v1/chat/completions", json=chat, headers=bearer(key))).status_code == 200
+    groups = [request.group for request in bench.generator.requests]
+    assert groups[0] == groups[1] == groups[4] == groups[5] != groups[2] == groups[3]
+    assert all(groups)
+
+
 @pytest.mark.parametrize(
     ("headers", "code", "says"),
     [

@@ -25,7 +25,7 @@ from shoal_stage.engine.device import compile_for
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.paged import page_tokens
-from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
+from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision, Rewind
 
 BLOCKS = 5
 EXACT = EngineSettings(exact=True, sequences=4, max_context=128, threads=1)
@@ -204,6 +204,26 @@ def test_a_long_run_of_rejected_drafts_is_compacted_and_fits_its_slot(
         each = row(2, len(ids) - 1, [ids[-1], *[95] * 12], known=1)
     stages.release(2)
     assert ids[len(PROMPT) :] == expected[:55]
+
+
+def test_masking_and_trimming_rejected_positions_give_the_same_text(
+    tiny_model: Path, pipelines: dict[tuple[EngineKind, tuple[int, ...]], Stages], expected: list[int]
+) -> None:
+    trimming = open_engine(
+        EngineKind.STATEFUL, tiny_model, read_manifest(tiny_model), 0, 5, replace(EXACT, rewind=Rewind.TRIM)
+    )
+    ids = list(PROMPT)
+    with closing(trimming):
+        for _ in range(30):
+            fed = len(ids) - 1 if len(ids) > len(PROMPT) else 0
+            each = row(2, fed, [*ids[fed:], 95, 94, 93], known=len(ids) - fed)
+            masked = pipelines[EngineKind.STATEFUL, (0, 5)].run(each)
+            trimmed = trimming.run((each,), None)
+            # Masked positions add exact zeros; where they stand moves sums between vector lanes.
+            np.testing.assert_allclose(trimmed, masked, atol=1e-4)
+            ids.append(int(trimmed[0].argmax()))
+    pipelines[EngineKind.STATEFUL, (0, 5)].release(2)
+    assert ids[len(PROMPT) :] == expected[:30]
 
 
 @pytest.mark.parametrize("kind", list(EngineKind))

@@ -1,0 +1,128 @@
+"""What a rejected draft costs the stateful engine: masked positions that stay in the state, against trimming it.
+
+Two engines, alike but for their rewind, run the same steps of one token and three drafts in turn, with the same drafts
+accepted. `mask_overhead`: a step of the masking engine over one of the trimming engine that had nothing to trim, which
+attends to live positions only; `trim_cost`: what a step with trimming takes beyond that, both as shares of a step.
+`difference`: the largest difference of any logit between the two in f32.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.models import smollm2
+from bench.prompts import prompts
+from bench.report import Report
+from shoal.manifest import Precision, read_manifest
+from shoal.wire.messages import Row
+from shoal_router.text.model import load_text_model
+from shoal_stage.engine.interface import Engine
+from shoal_stage.engine.open import open_engine
+from shoal_stage.engine.settings import EngineKind, EngineSettings, Rewind
+
+TITLE = "stateful engine: masking rejected drafts against trimming the state, cost and difference"
+
+_DRAFTS = 3
+_ACCEPTED = (3, 1, 3, 0, 2, 3, 3, 1)
+"""How many drafts of each step are right, over and over: two of three."""
+
+
+def run(quick: bool) -> Report:
+    """Measure; `quick` makes few steps."""
+    steps = 40 if quick else 400
+    report = Report()
+    fast = _Pair(smollm2().directory, EngineSettings(sequences=1, threads=1))
+    times = fast.run(steps)
+    exact = _Pair(smollm2(Precision.F32).directory, EngineSettings(sequences=1, threads=1, exact=True))
+    exact.run(min(steps, 120))
+    clean = statistics.median(times.clean)
+    report.add("mask_overhead", statistics.median(times.masked) / clean - 1)
+    report.add("trim_cost", statistics.median(times.trimmed) / clean - 1)
+    report.add("difference", exact.difference)
+    report.add("ids_that_differ", exact.ids_that_differ)
+    report.add("step_ms", 1000 * clean)
+    report.add("trim_ms", 1000 * (statistics.median(times.trimmed) - clean))
+    report.notes += [
+        f"{steps} steps of 1 + {_DRAFTS} tokens, {sum(_ACCEPTED)} of {_DRAFTS * len(_ACCEPTED)} drafts accepted, one "
+        f"thread; SmolLM2 in INT4 with KV in f16; positions {fast.first} to {fast.last}",
+        "the masking engine compacts its state when masked positions exceed a quarter of the live ones; "
+        "the steps in which it does so count",
+        f"difference: F32 weights, f32 inference and KV, positions {exact.first} to {exact.last}; unrounded "
+        f"{exact.difference:.1e}: masked positions add exact zeros, but move sums between vector lanes",
+    ]
+    return report
+
+
+class _Times:
+    """Seconds of single steps."""
+
+    def __init__(self) -> None:
+        self.masked: list[float] = []
+        self.clean: list[float] = []
+        self.trimmed: list[float] = []
+
+
+class _Pair:
+    """The two engines and one text that both run."""
+
+    def __init__(self, directory: Path, settings: EngineSettings) -> None:
+        self._directory = directory
+        self._settings = settings
+        self.difference = 0.0
+        self.ids_that_differ = 0
+        self.first = self.last = 0
+
+    def run(self, steps: int) -> _Times:
+        """Decode greedily for `steps` steps on both engines; each leads in every other step."""
+        manifest = read_manifest(self._directory)
+        mask, trim = (
+            open_engine(
+                EngineKind.STATEFUL,
+                self._directory,
+                manifest,
+                0,
+                len(manifest.blocks),
+                replace(self._settings, rewind=rewind),
+            )
+            for rewind in (Rewind.MASK, Rewind.TRIM)
+        )
+        text = load_text_model(self._directory)
+        ids = list(text.encode(" ".join(prompts()[:6]), add_special_tokens=False))
+        self.first = len(ids)
+        times = _Times()
+        with closing(mask), closing(trim):
+            for engine in (mask, trim):
+                logits, _ = _step(engine, 0, ids, known=len(ids))
+            ids.append(int(logits[-1].argmax()))
+            rejected = False
+            for number in range(steps):
+                right = _ACCEPTED[number % len(_ACCEPTED)]
+                row = [ids[-1], *[7 + number % 50] * _DRAFTS]
+                order = (mask, trim) if number % 2 else (trim, mask)
+                found = {id(engine): _step(engine, len(ids) - 1, row, known=1) for engine in order}
+                (masked, mask_s), (trimmed, trim_s) = found[id(mask)], found[id(trim)]
+                times.masked.append(mask_s)
+                (times.trimmed if rejected else times.clean).append(trim_s)
+                self.difference = max(self.difference, float(np.abs(masked - trimmed).max()))
+                self.ids_that_differ += int((masked.argmax(axis=1) != trimmed.argmax(axis=1)).sum())
+                # What counts as accepted is set, so that the share of rejections is the same on every machine.
+                ids += row[1 : 1 + right]
+                ids.append(int(trimmed[right].argmax()))
+                rejected = right < _DRAFTS
+        self.last = len(ids)
+        return times
+
+
+def _step(engine: Engine, past: int, tokens: list[int], *, known: int) -> tuple[NDArray[np.float32], float]:
+    row = Row(1, 0, past, tuple(tokens), known=known, sample=True)
+    begun = time.perf_counter()
+    logits = engine.run((row,), None)
+    seconds = time.perf_counter() - begun
+    return logits.copy(), seconds

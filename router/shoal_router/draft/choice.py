@@ -1,0 +1,17 @@
+"""Which sources a router drafts from, by what it is given: the one place that puts them together."""
+
+from __future__ import annotations
+
+from shoal_router.draft.composite import FirstOf, Mixed
+from shoal_router.draft.model import ModelDrafter
+from shoal_router.draft.ngram import NgramDrafter
+from shoal_router.draft.suffix import SuffixDrafter
+from shoal_router.schedule.drafting import Drafter
+
+
+def drafter_for(model: ModelDrafter | None) -> Drafter:
+    """The text's own repetitions, and a draft model where there is one."""
+    text = FirstOf(SuffixDrafter(), NgramDrafter())
+    if model is None:
+        return text
+    return Mixed(text, model, away=lambda: not model.connected.is_set())
