@@ -49,7 +49,7 @@ class OperatorSettings(BaseModel):
     )
     store_size: str = Field(default="64Gi", description="size of the store's claim: checkpoint and compiled model")
     compile_memory: str = Field(
-        default="6Gi", description="of the compile Job: one layer of the largest model at a time"
+        default="", description="of the compile Job; empty: what the planner estimates from the source's sizes"
     )
     storage_class: str = Field(default="", description="of the store's claim; empty: the cluster's default")
     supplemental_groups: Groups = Field(default=(), description="groups of stage pods: the nodes' render group")

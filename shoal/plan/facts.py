@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.manifest import BlockKind, Manifest, ModelShape
@@ -47,6 +47,18 @@ class ModelFacts:
             head_bytes=sizes[-1],
             largest_tensors=tuple(size // share for size, share in zip(sizes, shares, strict=True)),
             digest=manifest.digest,
+        )
+
+    @classmethod
+    def of_sizes(cls, shape: ModelShape, block_bytes: Sequence[int]) -> ModelFacts:
+        """The facts of a model that is not compiled yet, by the same rule for its largest tensors."""
+        embed, *layers, head = block_bytes
+        return cls(
+            shape=shape,
+            embed_bytes=embed,
+            layer_bytes=tuple(layers),
+            head_bytes=head,
+            largest_tensors=(embed, *(size // 3 for size in layers), head),
         )
 
     @property

@@ -274,7 +274,7 @@ def test_a_standby_takes_over_at_once_and_is_not_started_anew(serving, admin, na
     wait_until(lambda: name in cluster.stages(), what="a standby that serves", deadline_s=DEADLINE_S)
     cluster.wait_for("Ready")
     after = admin.get("apps/v1", "deployments", name, namespace=namespace)
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["spec"] == before["spec"]
     assert pods_of(admin, namespace, name) == pods
     assert cluster.stages()[name] == node
     plan = json.loads(admin.get("v1", "configmaps", "llama-8b-plan", namespace=namespace)["data"]["plan.json"])
@@ -301,7 +301,7 @@ def test_case_30_without_a_spare_node_the_rest_keeps_running_and_it_says_what_is
 
 def test_scale_adds_a_pipeline_and_takes_it_away(start, office, admin, namespace, cluster, kubectl):
     start()
-    admin.apply(example(stages={"count": 1}, placement={}, scheduler={"streams": 1}), namespace=namespace)
+    admin.apply(example(stages={"count": 2}, placement={}, scheduler={"streams": 1}), namespace=namespace)
     cluster.wait_for("Ready")
     first = cluster.stages()
 
@@ -310,7 +310,7 @@ def test_scale_adds_a_pipeline_and_takes_it_away(start, office, admin, namespace
 
     kubectl("scale", "smodel/llama-8b", "--replicas=2", "--namespace", namespace)
     wait_until(lambda: replicas() == 2, what="two pipelines", deadline_s=DEADLINE_S)
-    assert len(cluster.stages()) == 2
+    assert len(cluster.stages()) == 4
     assert first.items() < cluster.stages().items()
     kubectl("scale", "smodel/llama-8b", "--replicas=1", "--namespace", namespace)
     wait_until(lambda: cluster.stages() == first, what="the first pipeline alone", deadline_s=DEADLINE_S)
@@ -321,7 +321,7 @@ def test_case_48_a_new_operator_with_other_images_downloads_and_compiles_nothing
 ):
     """Models that name their images are not touched; the others change images, and their model stays where it is."""
     first = start()
-    light = {"stages": {"count": 1}, "placement": {}, "scheduler": {"streams": 1}}
+    light = {"stages": {"count": 2}, "placement": {}, "scheduler": {"streams": 1}}
     pinned = {"image": {"stage": "registry.local/stage:1", "router": "registry.local/router:1"}}
     admin.apply(example("pinned", **light, **pinned), namespace=namespace)
     admin.apply(example("free", **light), namespace=namespace)
@@ -336,7 +336,8 @@ def test_case_48_a_new_operator_with_other_images_downloads_and_compiles_nothing
     cluster.wait_for("Ready", name="free")
     writes = written(audit, chart_service_account.user, mark)
     assert not [each for each in writes if each[2].startswith("pinned")]
-    assert not [each for each in writes if each[1] in ("jobs", "persistentvolumeclaims")]
+    # A Job that is done may go; none is made.
+    assert not [each for each in writes if each[1] in ("jobs", "persistentvolumeclaims") and each[0] != "delete"]
     assert admin.get("v1", "persistentvolumeclaims", "free-store", namespace=namespace)["metadata"]["uid"] == claim
 
 

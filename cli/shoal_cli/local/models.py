@@ -95,15 +95,7 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
             "(of an hf:// repository its config.json only), or run it once with `shoal run`"
         )
     facts = _described(model, source, checkpoint)
-    embed, *layers, head = facts.block_bytes
-    return ModelFacts(
-        shape=facts.shape,
-        embed_bytes=embed,
-        layer_bytes=tuple(layers),
-        head_bytes=head,
-        # As for a compiled model: a third of a layer is the most that one of its tensors takes.
-        largest_tensors=(embed, *(size // 3 for size in layers), head),
-    )
+    return ModelFacts.of_sizes(facts.shape, facts.block_bytes)
 
 
 def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> CheckpointFacts:

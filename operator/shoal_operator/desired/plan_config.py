@@ -31,6 +31,11 @@ def facts_name(model: str) -> str:
     return f"{model}-facts"
 
 
+def sizes_name(model: str) -> str:
+    """The ConfigMap of a source's sizes."""
+    return f"{model}-sizes"
+
+
 def addressed(intent: Intent, plan: Plan, placed: Sequence[PlacedStage], standbys: Sequence[PlacedStage] = ()) -> Plan:
     """The plan with the address of each stage."""
     hosts = {(each.pipeline, each.stage.index): each.name for each in placed}
@@ -76,6 +81,14 @@ def plan_config_map(intent: Intent, plan: Plan, cut: str) -> Object:
     text = plan.model_dump_json(by_alias=True, indent=1, exclude=None if plan.standbys else {"standbys"})
     obj = intent.owned(CONFIG_MAP, plan_name(intent.name), names.ROUTER, {"data": {PLAN_KEY: text}})
     return annotated(obj, {names.CUT_ANNOTATION: cut})
+
+
+def sizes_config_map(intent: Intent, sizes: ModelFacts, key: str) -> Object:
+    """The sizes of the source that is being compiled, and the key of what it is made from."""
+    data = {"data": {FACTS_KEY: facts_to_json(sizes)}}
+    return annotated(
+        intent.owned(CONFIG_MAP, sizes_name(intent.name), names.COMPILE, data), {names.KEY_ANNOTATION: key}
+    )
 
 
 def facts_config_map(intent: Intent, facts: ModelFacts, key: str, origin: str) -> Object:

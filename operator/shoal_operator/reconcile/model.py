@@ -10,7 +10,7 @@ from shoal.plan.facts import ModelFacts
 from shoal_operator import names
 from shoal_operator.cluster.kinds import JOB, Object, Ref, ref_of
 from shoal_operator.desired.intent import Intent
-from shoal_operator.desired.model_job import COMPILER, model_job_name, model_key
+from shoal_operator.desired.model_job import COMPILER, model_job_name, model_key, sizes_job_name
 from shoal_operator.reconcile.observed import Observed
 from shoal_operator.status.pods import Trouble, short, trouble_of
 
@@ -20,7 +20,7 @@ class ModelState:
     """`facts`, the key of what they were made from and where that lies; `current`: it is what the spec names now.
 
     `spent` is a Job that is done and has told nothing: it is removed, and made again. `compiling` is the pod whose
-    compiler runs now.
+    compiler runs now, with the memory that `sizes` ask for.
     """
 
     facts: ModelFacts | None
@@ -30,6 +30,7 @@ class ModelState:
     trouble: Trouble | None = None
     spent: Object | None = None
     compiling: Ref | None = None
+    sizes: ModelFacts | None = None
 
 
 def model_state(intent: Intent, observed: Observed) -> ModelState:
@@ -37,12 +38,28 @@ def model_state(intent: Intent, observed: Observed) -> ModelState:
     key = model_key(intent)
     if observed.facts is not None and observed.facts_key == key:
         return ModelState(observed.facts, key, intent.origin, current=True)
-    job = observed.child(Ref(JOB, intent.namespace, model_job_name(intent)))
     before = (observed.facts, observed.facts_key, observed.origin)
+    sizes = observed.sizes if observed.sizes_key == key else None
+    if intent.origin == "source" and sizes is None:
+        job = observed.child(Ref(JOB, intent.namespace, sizes_job_name(intent)))
+        sizes = observed.reported(job) if job is not None else None
+        if sizes is None:
+            return _waiting_for(intent, observed, job, before)
+    job = observed.child(Ref(JOB, intent.namespace, model_job_name(intent)))
+    return replace(_waiting_for(intent, observed, job, before, key), sizes=sizes)
+
+
+Before = tuple[ModelFacts | None, str, str]
+
+
+def _waiting_for(
+    intent: Intent, observed: Observed, job: Object | None, before: Before, key: str | None = None
+) -> ModelState:
+    """How a Job is; with `key` its report is the model's facts."""
     if job is None:
         return ModelState(*before, current=False, trouble=Trouble("Compiling", _doing(intent), waiting=True))
     facts = observed.reported(job)
-    if facts is not None:
+    if facts is not None and key is not None:
         return ModelState(facts, key, intent.origin, current=True)
     condition = _finished(job)
     if condition is not None and condition["type"] == "Complete":

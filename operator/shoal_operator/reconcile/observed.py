@@ -19,7 +19,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, Object, Ref, kind_of, ref_of
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import REPORT
-from shoal_operator.desired.plan_config import FACTS_KEY, PLAN_KEY, facts_name, plan_name
+from shoal_operator.desired.plan_config import FACTS_KEY, PLAN_KEY, facts_name, plan_name, sizes_name
 from shoal_operator.nodes import NodeView, nodes_of_file, view_nodes
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class Observed:
     facts_key: str
     origin: str
     now: datetime.datetime
+    sizes: ModelFacts | None = None
+    sizes_key: str = ""
 
     def child(self, ref: Ref) -> Object | None:
         """A child by its reference."""
@@ -82,9 +84,10 @@ def observe(
     kept = mine.get(Ref(CONFIG_MAP, intent.namespace, facts_name(intent.name)))
     facts, key = _known(kept)
     origin = kept["metadata"]["annotations"].get(names.ORIGIN_ANNOTATION, "") if kept is not None else ""
+    sizes, sizes_key = _known(mine.get(Ref(CONFIG_MAP, intent.namespace, sizes_name(intent.name))))
     if nodes is None:
         nodes = _nodes(cache, intent, nodes_file)
-    return Observed(mine, pods, nodes, plan, cut, facts, key, origin, now)
+    return Observed(mine, pods, nodes, plan, cut, facts, key, origin, now, sizes, sizes_key)
 
 
 def _nodes(cache: Cache, intent: Intent, nodes_file: NodesFile | None) -> tuple[NodeView, ...]:

@@ -20,7 +20,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import DEPLOYMENT, SHARDED_MODEL, Object, Ref, ref_of
 from shoal_operator.desired.intent import Intent
-from shoal_operator.desired.model_job import COMPILER, model_job_name
+from shoal_operator.desired.model_job import COMPILER, model_job_name, sizes_job_name
 from shoal_operator.desired.objects import Known, desired_objects
 from shoal_operator.desired.plan_config import addressed, plan_config_map
 from shoal_operator.desired.router import router_name
@@ -130,11 +130,11 @@ class Reconciler:
         observed = observe(self._cache, intent, self._nodes_file, now, observed.nodes)
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
-        job = model_job_name(intent)
+        jobs = (sizes_job_name(intent), model_job_name(intent))
 
         def keep(obj: Mapping[str, Any]) -> bool:
             role = obj["metadata"]["labels"].get(names.ROLE_LABEL)
-            return obj["metadata"]["name"] == job or (frozen and role in (names.STAGE, names.ROUTER, names.STORE))
+            return obj["metadata"]["name"] in jobs or (frozen and role in (names.STAGE, names.ROUTER, names.STORE))
 
         stay = {ref_of(obj) for obj in wanted} | held_refs(intent, known.placed)
         unwanted = unwanted_children(observed.children, stay, keep)
@@ -145,9 +145,14 @@ class Reconciler:
         self, intent: Intent, observed: Observed, state: ModelState, terms: Terms | None
     ) -> tuple[Planned, Known, bool]:
         """The plan, what is known because of it, and whether stages and router are to be left as they are."""
-        base = Known(state.facts, state.key, state.origin)
+        base = Known(state.facts, state.sizes, state.key, state.origin)
         if state.facts is None:
-            return Planned(None), base, False
+            if state.sizes is None:
+                return Planned(None), base, False
+            # Nobody waits for hours of compiling to hear that it does not fit.
+            outlook = plan_for(intent, state.sizes, observed, terms)
+            known = replace(base, hopeless=bool(outlook.problem))
+            return Planned(None, problem=outlook.problem, look_again=outlook.look_again), known, False
         if not state.current and not (state.origin == intent.origin == "source"):
             # The last model goes on being planned only while the next one is made in the same store.
             return Planned(observed.plan), base, True
@@ -197,8 +202,14 @@ class Reconciler:
             short_of=planned.short_of if placed else "",
             router=routers[0] if routers else None,
             router_deployment=_deployment(observed, intent),
+            router_needs=_router_needs(intent),
         )
 
 
 def _deployment(observed: Observed, intent: Intent) -> Object | None:
     return observed.child(Ref(DEPLOYMENT, intent.namespace, router_name(intent.name)))
+
+
+def _router_needs(intent: Intent) -> str:
+    secret = intent.model.spec.router.api_keys_secret_ref
+    return f"Secret {secret.name} with entry {secret.key} (spec.router.apiKeysSecretRef)" if secret is not None else ""

@@ -67,6 +67,7 @@ class Situation:
     short_of: str
     router: Mapping[str, Any] | None
     router_deployment: Mapping[str, Any] | None
+    router_needs: str = ""
 
 
 def findings_of(situation: Situation) -> tuple[Finding, ...]:
@@ -138,6 +139,9 @@ def router_ready(situation: Situation) -> Finding:
     refused = _refused(situation.router_deployment) if pod is None else ""
     trouble = Trouble("PodRefused", short(f"router: {refused}")) if refused else trouble_of(pod, "router")
     assert trouble is not None  # a pod that is ready was dealt with above
+    if trouble.reason == "Starting" and situation.router_needs:
+        # A pod that waits for a Secret says nothing of it; only its events do.
+        return finding(kind, False, trouble.reason, f"{trouble.message}; it needs {situation.router_needs}")
     return finding(kind, False, trouble.reason, trouble.message)
 
 

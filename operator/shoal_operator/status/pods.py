@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 LONGEST: Final = 600
+EXHAUSTED: Final = 8
+"""Starts after which one more helps nobody: by then the kubelet waits for five minutes before each."""
 
 IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 CONFIG_REASONS: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -64,7 +66,7 @@ def trouble_of(pod: Mapping[str, Any] | None, what: str) -> Trouble | None:
         _placed(status, what)
         or _admitted(status, what)
         or _containers(status.get("initContainerStatuses", ()), what, running="Pulling")
-        or _containers(status.get("containerStatuses", ()), what, running="Loading")
+        or _started(status.get("containerStatuses", ()), what)
         or Trouble("Starting", f"{what}: its pod is starting", waiting=True)
     )
 
@@ -104,6 +106,16 @@ def _containers(statuses: Any, what: str, running: str) -> Trouble | None:
             restarts = _last_end(each, f"{what}, container {name}")
             return restarts or Trouble(running, f"{what}: {_doing(running)}", waiting=True)
     return None
+
+
+def _started(statuses: Any, what: str) -> Trouble | None:
+    """What is wrong with containers that were started; one that ends again and again does not mend itself."""
+    trouble = _containers(statuses, what, running="Loading")
+    starts = max((each.get("restartCount", 0) for each in statuses), default=0)
+    if trouble is None or trouble.waiting or starts < EXHAUSTED:
+        return trouble
+    remedy = "mend that, then delete its pod or change the spec"
+    return Trouble("RecoveryExhausted", short(f"{trouble.message}; it was started anew {starts} times: {remedy}"))
 
 
 def _waiting(container: Mapping[str, Any], waiting: Mapping[str, Any], what: str) -> Trouble | None:

@@ -26,7 +26,7 @@ from shoal_router.schedule.costs import StepCosts
 MOST_IN_FLIGHT = 24
 """Steps of one ring, however long its way: a stage takes no more than 32 frames unasked."""
 
-_MARGIN = 1.2
+MARGIN = 1.2
 """A draft must pay this much more than it costs: chances are estimates, and what looks likeliest is overestimated."""
 
 _POWER = 0.05
@@ -63,10 +63,14 @@ def price(costs: StepCosts, tokens: int, steps: int) -> float:
     return max(alone, crowded)
 
 
-def widths(chances: Sequence[Sequence[float]], costs: StepCosts, *, steps: int, budget: int) -> list[int]:
+def widths(
+    chances: Sequence[Sequence[float]], costs: StepCosts, *, steps: int, budget: int, margin: float = MARGIN
+) -> list[int]:
     """How many drafts each row of a step gets. `chances[r][j]`: that the first j+1 drafts of row r are all accepted.
 
-    `steps`: decode steps in flight, this one included; `budget`: most drafts in all.
+    `steps`: decode steps in flight, this one included; `budget`: most drafts in all. Without a margin (1) it is the
+    optimum, since what is expected grows ever more slowly and what it costs does not; with one the rate is at least the
+    optimum divided by it.
     """
     taken = [0] * len(chances)
     expected, tokens = float(len(chances)), len(chances)
@@ -74,7 +78,7 @@ def widths(chances: Sequence[Sequence[float]], costs: StepCosts, *, steps: int, 
     heapify(heap)
     while heap and budget:
         chance, number = -heap[0][0], heap[0][1]
-        if chance <= _MARGIN * expected * price(costs, tokens, steps):
+        if chance <= margin * expected * price(costs, tokens, steps):
             break
         taken[number] += 1
         expected += chance

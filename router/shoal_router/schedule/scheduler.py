@@ -169,7 +169,8 @@ class Scheduler:
         self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
         drafts: SequenceOf[tuple[Guess, ...]] = [()] * len(heads)
         if self._speculator is not None:
-            budget = max(self._prefill_chunk - len(heads), 0) // 2
+            prompts = self._depth if self._prefilling or len(self._waiting) else 1
+            budget = max(self._prefill_chunk // prompts - len(heads), 0) // 2
             drafts = self._speculator.widen(heads, steps=self._decoding_steps + 1, budget=budget, users=decoding)
         for seq, draft in zip(heads, drafts, strict=True):
             batch.add(seq, seq.remaining, self._fitting(seq, draft))

@@ -1,4 +1,4 @@
-"""`python -m shoal_stage.store report|serve|pull …`: for the compile Job, the store and the stages' init containers."""
+"""`python -m shoal_stage.store sizes|report|serve|pull …`: for the model's Jobs, the store and init containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shoal.errors import ShoalError, UsageError
-from shoal.manifest import read_manifest
+from shoal.manifest import Precision, read_manifest
 from shoal.plan.facts import ModelFacts
 from shoal.plan.facts_json import facts_to_json
 from shoal_stage.store.pull import Pull
@@ -38,7 +38,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m shoal_stage.store", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="report|serve|pull")
+    commands = parser.add_subparsers(required=True, metavar="sizes|report|serve|pull")
+    sizes = commands.add_parser("sizes", help="say a source's sizes before it is compiled", allow_abbrev=False)
+    sizes.add_argument("source", help="as `python -m shoal_stage compile` takes it")
+    sizes.add_argument("--cache", type=Path, required=True, help="where downloads are kept")
+    sizes.add_argument("--precision", choices=[str(each) for each in Precision], default=str(Precision.INT4))
+    sizes.add_argument("--group-size", type=int)
+    sizes.add_argument("--sha256", help="expected digest of the source file")
+    sizes.add_argument("--to", type=Path, required=True, help="file to write, such as /dev/termination-log")
+    sizes.set_defaults(run=_sizes)
     report = commands.add_parser("report", help="say a model directory's sizes and digest", allow_abbrev=False)
     report.add_argument("--directory", type=Path, required=True, help="model directory")
     report.add_argument("--to", type=Path, required=True, help="file to write, such as /dev/termination-log")
@@ -54,6 +62,22 @@ def _parser() -> argparse.ArgumentParser:
     pull.add_argument("--blocks", metavar="START:END", help="blocks of the stage; without them only the tokenizer")
     pull.set_defaults(run=_pull)
     return parser
+
+
+def _sizes(arguments: argparse.Namespace) -> None:
+    from shoal_stage.compile.progress import shown  # the readers take a second to import
+    from shoal_stage.compile.sizes import sizes_of_source
+
+    with shown() as progress:
+        facts = sizes_of_source(
+            arguments.source,
+            arguments.cache,
+            Precision(arguments.precision),
+            arguments.group_size,
+            arguments.sha256,
+            progress,
+        )
+    arguments.to.write_text(facts_to_json(facts), encoding="utf-8")
 
 
 def _report(arguments: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoal.plan.estimate import compile_memory_estimate
 from shoal_operator.cluster.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, Ref
 from shoal_operator.settings import OperatorSettings
 
@@ -94,10 +95,30 @@ async def test_case_7_the_same_stage_elsewhere_is_one_stage(office):
 
 
 async def test_case_45_the_compile_job_asks_for_its_memory(office):
+    """What the planner estimates from the source's sizes, which a small Job reads first."""
     await office.reconcile()
-    (job,) = office.cluster.of_kind(JOB)
+    (first,) = office.cluster.of_kind(JOB)
+    (reader,) = first["spec"]["template"]["spec"]["containers"]
+    assert "sizes" in reader["command"]
+    assert reader["resources"]["limits"]["memory"] == "1Gi"
+    office.workloads.step()
+    await office.reconcile()
+    job = next(job for job in office.cluster.of_kind(JOB) if "-model-" in job["metadata"]["name"])
     (compiler,) = job["spec"]["template"]["spec"]["initContainers"]
-    assert compiler["resources"]["requests"]["memory"] == compiler["resources"]["limits"]["memory"] == "6Gi"
+    estimate = compile_memory_estimate(office.facts)
+    assert compiler["resources"]["requests"]["memory"] == str(estimate)
+    assert compiler["resources"]["limits"]["memory"] == str(2 * estimate)
+
+
+async def test_case_45_the_memory_of_the_settings_counts_before_the_estimate(make_office, make_node):
+    office = make_office(make_node("pc-01", "28Gi"), settings=OperatorSettings(compile_memory="9Gi"))
+    office.apply()
+    await office.reconcile()
+    office.workloads.step()
+    await office.reconcile()
+    job = next(job for job in office.cluster.of_kind(JOB) if "-model-" in job["metadata"]["name"])
+    (compiler,) = job["spec"]["template"]["spec"]["initContainers"]
+    assert compiler["resources"]["requests"]["memory"] == compiler["resources"]["limits"]["memory"] == "9Gi"
 
 
 async def test_case_36_the_limit_is_the_planned_peak(office):

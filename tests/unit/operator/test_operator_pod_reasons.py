@@ -97,6 +97,26 @@ CASES = {
         False,
         "again and again",
     ),
+    "case 33: started again and again": (
+        pod(
+            containerStatuses=[
+                waiting("CrashLoopBackOff", restartCount=8, lastState=ended(6, message="error: the device hangs"))
+            ]
+        ),
+        "RecoveryExhausted",
+        False,
+        "the device hangs; it was started anew 8 times: mend that",
+    ),
+    "case 33: not often enough to give up": (
+        pod(
+            containerStatuses=[
+                waiting("CrashLoopBackOff", restartCount=7, lastState=ended(6, message="error: the device hangs"))
+            ]
+        ),
+        "StageError",
+        False,
+        "the device hangs",
+    ),
     "ended at once": (
         pod(containerStatuses=[{"name": "stage", "state": ended(1)}]),
         "Failed",

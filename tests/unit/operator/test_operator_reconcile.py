@@ -115,15 +115,32 @@ async def test_another_source_is_compiled_while_the_last_model_serves(office):
     assert office.condition("Ready")["status"] == "True"
 
 
+async def test_what_would_not_fit_is_said_before_it_is_compiled(make_office, make_node):
+    office = make_office(make_node("pc-01", "4Gi"))
+    office.apply(stages={"count": 2})
+    await office.settle()
+    condition = office.condition("Planned")
+    assert (condition["status"], condition["reason"]) == ("False", "DoesNotFit")
+    assert "need 2 nodes, 1 can be used" in condition["message"]
+    assert not [name for name in office.names(JOB) if "-model-" in name]
+    office.cluster.put(make_node("pc-02", "28Gi"))
+    office.cluster.put(make_node("pc-03", "28Gi"))
+    await office.settle()
+    assert office.condition("Ready")["status"] == "True"
+
+
 async def test_compiling_says_how_far_it_is(office):
     def compiles(pod):
         running = {"name": "compile", "ready": False, "state": {"running": {}}}
         return {"phase": "Pending", "initContainerStatuses": [running]}
 
-    office.workloads.unwell = compiles
+    await office.reconcile()
+    assert "hf://unsloth/" in office.condition("ModelAvailable")["message"]
+    office.workloads.step()
+    office.workloads.unwell = lambda pod: compiles(pod) if "-model-" in pod["metadata"]["name"] else None
     await office.reconcile()
     office.workloads.step()
-    (pod,) = office.names(POD)
+    (pod,) = [name for name in office.names(POD) if "-model-" in name]
     office.cluster.logs[pod, "compile"] = "compiling: layer-012, 40 % of 4321 MB"
     outcome = await office.reconcile()
     assert outcome.look_again == 20
@@ -181,3 +198,19 @@ async def test_events_tell_decisions_once(office):
     assert ("Serving", "Normal") in said
     assert len(said) == len(set(said))
     assert not [each for each in said if each[1] == "Warning"]
+
+
+async def test_a_router_that_waits_for_its_keys_says_which_secret_it_needs(office):
+    office.workloads.unwell = lambda pod: (
+        {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "router", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        }
+        if pod["metadata"]["labels"]["shoal.dev/role"] == "router"
+        else None
+    )
+    office.apply(stages={"count": 2}, router={"apiKeysSecretRef": {"name": "llm-keys"}})
+    await office.settle()
+    condition = office.condition("RouterReady")
+    assert condition["reason"] == "Starting"
+    assert "it needs Secret llm-keys with entry api-keys (spec.router.apiKeysSecretRef)" in condition["message"]

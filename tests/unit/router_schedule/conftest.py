@@ -117,6 +117,7 @@ class Simulation:
         if released := self.scheduler.releases():
             self.links[0].append(released)
         if plan is None:
+            self.check_nobody_waits_for_nothing()
             return False
         for row in plan.rows:
             self.check_row(row)
@@ -128,6 +129,13 @@ class Simulation:
         self.links[0].append((plan.rows, None))
         self.most_in_flight = max(self.most_in_flight, self.scheduler.load.in_flight)
         return True
+
+    def check_nobody_waits_for_nothing(self) -> None:
+        """A head is held back by micro-batches in flight or by a full pool, never by rows that ran ahead."""
+        scheduler = self.scheduler
+        steps = len(scheduler._in_flight) - scheduler._steps_ahead
+        full = scheduler._decoding_steps == scheduler._depth or steps > scheduler._depth
+        assert not scheduler._ready or full or not scheduler._memory.blocks.available, "a head waits for nothing"
 
     def check_row(self, row) -> None:
         """No row feeds what is never read, and none is longer than a step may be."""

@@ -5,7 +5,7 @@ answers the oldest step; no row leaves a gap at a stage, and all stages hold the
 way; guesses stand behind the committed ids; only the current version commits; no id before the known ones is verified;
 no block is lost or handed on while its sequence has rows in flight; rows run ahead on credit only; nothing is fed at
 the limit or behind a stop; only committed outcomes are counted; cancelled, preempted and lost work leaves the other
-texts alone; and in the end everything was answered.
+texts alone; no head waits for rows that ran ahead; and in the end everything was answered.
 """
 
 from __future__ import annotations

@@ -109,6 +109,11 @@ GUARDS = {
         "[guess.token for guess in seq.guesses]",
         "[]",
     ),
+    "rows that run ahead keep no head waiting": (
+        "scheduler",
+        "if len(self._in_flight) - self._steps_ahead <= self._depth:",
+        "if len(self._in_flight) <= self._depth:",
+    ),
     "guesses keep to the step's budget": ("speculation", "budget=budget)", "budget=10**6)"),
     "probes keep to the step's budget": ("speculation", "if spare > 0 and", "if"),
 }
