@@ -47,6 +47,8 @@ def router_deployment(intent: Intent, facts: ModelFacts) -> Object:
         f"--prefill-chunk={spec.scheduler.prefill_chunk}",
         f"--recovery-attempts={spec.recovery.max_attempts}",
         f"--recovery-seconds={spec.recovery.max_pause_seconds}",
+        f"--speculative-mode={spec.scheduler.speculative.mode}",
+        f"--speculative-max-tokens={spec.scheduler.speculative.max_tokens}",
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
         *keys.options,
     ]

@@ -17,8 +17,6 @@ def unsupported(spec: ShardedModelSpec) -> tuple[str, ...]:
     found = []
     if speculative.mode is not SpeculativeMode.OFF and speculative.draft is not None:
         found.append("spec.scheduler.speculative.draft: no draft model runs beside the router yet; leave it out")
-    if speculative.mode is SpeculativeMode.FIXED:
-        found.append("spec.scheduler.speculative.mode: Fixed drafts nothing yet; use Auto or Off")
     if Device.NPU in spec.devices:
         found.append("spec.devices: stages do not run on the NPU yet; use GPU or CPU")
     if any(stage.device is Device.NPU for stage in spec.stages.manual):

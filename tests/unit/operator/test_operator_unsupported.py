@@ -9,7 +9,6 @@ from shoal_operator.cluster.kinds import DEPLOYMENT, JOB
 SOURCE = {"uri": "hf://org/model"}
 REFUSED = {
     "spec.scheduler.speculative.draft": {"scheduler": {"speculative": {"draft": {"source": SOURCE}}}},
-    "spec.scheduler.speculative.mode": {"scheduler": {"speculative": {"mode": "Fixed"}}},
     "spec.devices": {"devices": ["GPU", "NPU"]},
     "spec.stages.manual": {
         "stages": {"mode": "Manual", "manual": [{"layers": {"first": 0, "last": 31}, "device": "NPU"}]}
