@@ -25,7 +25,9 @@ BENCHES = {
     "prefix": "bench.prefix",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
+    "speculation": "bench.speculation",
     "two-nodes": "bench.two_nodes",
+    "wan": "bench.wan",
 }
 
 

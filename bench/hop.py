@@ -52,7 +52,7 @@ def run(quick: bool) -> Report:
 
 def _p50(worker: Worker, stages: int, rows: int, steps: int) -> Callable[[], float]:
     def seconds() -> float:
-        return statistics.median(worker.ask({"stages": stages, "rows": rows, "steps": steps})["seconds"])
+        return float(statistics.median(worker.ask({"stages": stages, "rows": rows, "steps": steps})["seconds"]))
 
     return seconds
 

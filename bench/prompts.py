@@ -31,3 +31,15 @@ TOPICS = (
 def prompts() -> list[str]:
     """64 prompts in a fixed order, kinds in turn."""
     return [form.format(topic) for topic in TOPICS for form in KINDS.values()]
+
+
+_COPIED = (
+    "The quick brown fox jumps over the lazy dog near the old stone bridge. Every morning at seven the baker opens the "
+    "green door, sweeps the narrow street and sets nine round loaves on the wooden bench. Nobody in the village knows "
+    "who painted the blue boat that lies behind the mill.\n"
+)
+
+
+def copy_prompt() -> str:
+    """A text twice, and its beginning: what follows is a copy, as in edits and quotations."""
+    return _COPIED * 2 + _COPIED[:40]

@@ -47,9 +47,10 @@ def run(quick: bool) -> Report:
     """Measure; `quick` makes few tokens in one round and leaves the deep fixture out, which loads for a minute."""
     report = Report()
     cores = two_cores()
-    _measure(report, "", smollm2(), cores, 8 if quick else 32, 1 if quick else 5)
+    plain = _measure(report, "", smollm2(), cores, 8 if quick else 32, 1 if quick else 5)
     if not quick:
-        _measure(report, "deep.", deep_smollm2(), cores, 12, 3)
+        deep = _measure(report, "deep.", deep_smollm2(), cores, 12, 3)
+        report.add("deep.same_text_as_plain", int(deep == plain[: len(deep)]))
     report.notes += [
         f"cores {cores}: one stage each; the router (without HTTP) and the users' side run on the same two cores",
         "one node: stage, router and users on one core; two nodes: cut by manual ranges for equal step times, a head "
@@ -62,7 +63,8 @@ def run(quick: bool) -> Report:
     return report
 
 
-def _measure(report: Report, prefix: str, model: BenchModel, cores: list[int], tokens: int, rounds: int) -> None:
+def _measure(report: Report, prefix: str, model: BenchModel, cores: list[int], tokens: int, rounds: int) -> list[int]:
+    """Measure and report one model; returns the first user's answer."""
     text = load_text_model(model.directory)
     ids = [list(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[:USERS]]
     latencies = Latencies()
@@ -98,6 +100,8 @@ def _measure(report: Report, prefix: str, model: BenchModel, cores: list[int], t
     report.notes.append(
         f"{prefix or 'plain: '}{rounds} rounds, {tokens} greedy tokens each after prompts of about {len(ids[0])}"
     )
+    answer: list[int] = latencies.counted("1 node, 1 user")[0]["answers"][0]
+    return answer
 
 
 def _llamacpp(

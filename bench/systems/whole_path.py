@@ -1,16 +1,22 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
     python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
-                                       [options of python -m shoal_stage serve …]
+                                       [--speculative-mode Auto|Fixed] [--max-chunks N] [--draft MODEL_DIR]
+                                       [--delay-ms D] [--jitter-ms J] [options of python -m shoal_stage serve …]
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
 STAGE_CORES, pinned to that core; `--layers` says how many each one has, else the planner cuts. The router's part runs
-in this process on the cores that it was started on.
+in this process on the cores that it was started on. With a delay, a relay (bench.relay) stands before each stage: every
+hop, and the way back from the last stage to the router, takes that long.
 
-Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "timings"}. `tokens` may
-be a list, one count a prompt. All prompts begin at once; with "after": k the first one begins alone, and the others
-when it has k tokens. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens
-came, in seconds from the beginning.
+With `--speculative-mode` drafts come from the text, with `--draft` from that model, too, in a process of its own which
+may run on all cores that this one may.
+
+Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "bytes_back", "timings",
+"drafts": {source: [verified, accepted]}}. `tokens` may be a list, one count a prompt. All prompts begin at once; with
+"after": k the first one begins alone, and the others when it has k tokens; with "stall_s": s every relay stands still
+for s seconds when it has 8. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its
+tokens came, in seconds from the beginning; `bytes_back` counts what came back from the last stage through a relay.
 """
 
 from __future__ import annotations
@@ -30,17 +36,27 @@ from typing import Any
 
 import uvloop
 
+from bench.link import Link
+from bench.relay import Relay
 from bench.systems.cut import cut_blocks
 from bench.workers import Message, answer
 from shoal.manifest import Manifest, read_manifest
+from shoal.resource import SpeculativeMode
+from shoal.vocabulary import read_vocabulary
 from shoal.wire.messages import SamplingParams
+from shoal_router.draft.choice import drafter_for
+from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
+from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.answer import AnswerText
 from shoal_router.text.model import load_text_model
+
+_STALL_AFTER = 8
+"""Tokens of the first user."""
 
 
 @dataclass(slots=True)
@@ -52,6 +68,13 @@ class _User:
     ids: list[int] = field(default_factory=list)
     sent: float = 0.0
     arrivals: list[float] = field(default_factory=list)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def has(self, tokens: int) -> None:
+        """Wait until so many tokens came."""
+        while len(self.ids) < tokens:
+            self.more.clear()
+            await self.more.wait()
 
 
 class Pipeline:
@@ -62,7 +85,9 @@ class Pipeline:
         directory: Path,
         cores: list[int],
         layers: tuple[int, ...],
+        link: Link | None,
         settings: StepLoopSettings,
+        draft: Path | None,
         options: list[str],
     ) -> None:
         self._text = load_text_model(directory)
@@ -72,15 +97,32 @@ class Pipeline:
         ranges = cut_blocks(manifest, len(cores), layers)
         processes = [_start_stage(directory, blocks, core, options) for blocks, core in zip(ranges, cores, strict=True)]
         addresses = [json.loads(process.stdout.readline())["address"] for process in processes if process.stdout]
-        self._steps = self._call(self._open(manifest, ranges, addresses, settings)).result(180)
+        self._relays = [] if link is None else [Relay(address, link) for address in addresses]
+        self._vocabulary = read_vocabulary(directory, manifest)
+        address = None if draft is None else _start_draft(draft, options)
+        self._steps = self._call(self._open(manifest, ranges, addresses, settings, address)).result(180)
 
     async def _open(
-        self, manifest: Manifest, ranges: list[tuple[int, int]], addresses: list[str], settings: StepLoopSettings
+        self,
+        manifest: Manifest,
+        ranges: list[tuple[int, int]],
+        addresses: list[str],
+        settings: StepLoopSettings,
+        draft: str | None,
     ) -> StepLoop:
+        if self._relays:
+            addresses = [(await relay.__aenter__()).address for relay in self._relays]
         planned = planned_at(addresses, ranges, manifest.digest)
-        steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings)
+        model = None if draft is None else ModelDrafter(draft, self._vocabulary)
+        drafter = None if settings.speculation.mode is SpeculativeMode.OFF else drafter_for(model)
+        steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings, drafter=drafter)
         await steps.start()
         await steps.wait_ready(120)
+        if model is not None:
+            model.when_more(steps.nudge)
+            await model.start()
+            async with asyncio.timeout(120):
+                await model.connected.wait()
         return steps
 
     def generate(self, request: Message) -> Message:
@@ -89,32 +131,40 @@ class Pipeline:
         if isinstance(counts, int):
             counts = [counts] * len(request["prompts"])
         users = [_User(prompt, tokens) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
+        back, drafts = self._bytes_back(), self._drafts()
         begun = time.perf_counter()
-        self._call(self._run_all(users, request.get("after", 0))).result(900)
+        self._call(self._run_all(users, request.get("after", 0), request.get("stall_s", 0.0))).result(900)
         return {
             "seconds": time.perf_counter() - begun,
             "answers": [user.ids for user in users],
             "sent_s": [user.sent - begun for user in users],
             "arrivals_s": [[at - begun for at in user.arrivals] for user in users],
+            "bytes_back": self._bytes_back() - back,
+            "drafts": {
+                source: [now - before for now, before in zip(counts, drafts.get(source, (0, 0)), strict=True)]
+                for source, counts in self._drafts().items()
+            },
             "timings": [
                 [timing.compute_us, timing.queue_us, timing.idle_us, timing.send_us]
                 for timing in self._steps.status().timings
             ],
         }
 
-    async def _run_all(self, users: list[_User], after: int) -> None:
-        reached = asyncio.Event()
+    async def _run_all(self, users: list[_User], after: int, stall_seconds: float) -> None:
         first, *others = users
-        if not after:
-            reached.set()
 
         async def late(user: _User) -> None:
-            await reached.wait()
+            await first.has(after)
             await self._one(user)
 
-        await asyncio.gather(self._one(first, after, reached), *(late(user) for user in others))
+        async def stall() -> None:
+            await first.has(_STALL_AFTER)
+            for relay in self._relays:
+                relay.stall(stall_seconds)
 
-    async def _one(self, user: _User, after: int = 0, reached: asyncio.Event | None = None) -> None:
+        await asyncio.gather(self._one(first), *(late(user) for user in others), *([stall()] if stall_seconds else []))
+
+    async def _one(self, user: _User) -> None:
         user.sent = time.perf_counter()
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
         request = GenerationRequest("bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens)
@@ -122,8 +172,16 @@ class Pipeline:
             user.arrivals += [time.perf_counter()] * len(delta.tokens)
             user.ids += delta.tokens
             text.push(delta)
-            if reached is not None and len(user.ids) >= after:
-                reached.set()
+            user.more.set()
+
+    def _bytes_back(self) -> int:
+        """What came back from the last stage so far; 0 without relays, which count it."""
+        return self._relays[-1].traffic.back if self._relays else 0
+
+    def _drafts(self) -> dict[str, tuple[int, int]]:
+        """Drafted ids that were verified and accepted so far, by source."""
+        sources = self._steps.speculation.sources
+        return {source: (stats.verified, stats.accepted) for source, stats in sources.items()}
 
     def _call(self, coroutine: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -136,6 +194,14 @@ def _start_stage(directory: Path, blocks: tuple[int, int], core: int, options: l
     return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True)
 
 
+def _start_draft(directory: Path, options: list[str]) -> str:
+    command = [sys.executable, "-m", "shoal_stage", "draft", "--model", str(directory), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*command, "--die-with-parent", *options], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address: str = json.loads(process.stdout.readline())["address"]
+    return address
+
+
 def main(argv: list[str]) -> None:
     """Serve generate requests."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -144,9 +210,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), default=())
     parser.add_argument("--prefill-chunk", type=int, default=StepLoopSettings().prefill_chunk)
     parser.add_argument("--no-prefix-cache", action="store_true")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--jitter-ms", type=float, default=0.0)
+    parser.add_argument("--speculative-mode", type=SpeculativeMode, default=SpeculativeMode.OFF)
+    parser.add_argument("--max-chunks", type=int, default=0)
+    parser.add_argument("--draft", type=Path)
     given, options = parser.parse_known_args(argv)
-    settings = StepLoopSettings(prefill_chunk=given.prefill_chunk, prefix_cache=not given.no_prefix_cache)
-    answer(Pipeline(given.directory, given.cores, given.layers, settings, options).generate)
+    settings = StepLoopSettings(
+        prefill_chunk=given.prefill_chunk,
+        prefix_cache=not given.no_prefix_cache,
+        speculation=SpeculationSettings(given.speculative_mode, max_chunks=given.max_chunks),
+    )
+    link = Link(delay=given.delay_ms / 1000, jitter=given.jitter_ms / 1000) if given.delay_ms else None
+    pipeline = Pipeline(given.directory, given.cores, given.layers, link, settings, given.draft, options)
+    answer(pipeline.generate)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
     files = model_files(intent, facts, None)
     tls_volume, tls_mount = tls_files(intent.name, names.ROUTER)
     keys = _api_keys(intent)
-    speculative = spec.scheduler.speculative
     beside = drafting(intent, facts, draft)
     command = [
         "python",
@@ -50,9 +49,9 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
         f"--prefill-chunk={spec.scheduler.prefill_chunk}",
         f"--recovery-attempts={spec.recovery.max_attempts}",
         f"--recovery-seconds={spec.recovery.max_pause_seconds}",
+        f"--speculative-mode={spec.scheduler.speculative.mode}",
+        f"--speculative-max-tokens={spec.scheduler.speculative.max_tokens}",
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
-        f"--speculative-mode={speculative.mode.value}",
-        f"--speculative-max-tokens={speculative.max_tokens}",
         *beside.options,
         *keys.options,
     ]

@@ -1,0 +1,162 @@
+"""Two one-core nodes: what speculation gives one and more users, by kind of text and by source of drafts.
+
+The target is the deep fixture in INT8, some seven times the work of the draft model a token; the draft model is the
+plain SmolLM2 in INT4, which computes the same text but for quantisation: its acceptance is measured, not set. Router
+and draft process share the two cores with the stages. Every ratio but one is to our own plain pipeline with one user on
+the same two nodes; `two_users_two_nodes_over_unsplit` is to one user of the unsplit model on one node.
+
+`copy`: the prompt holds a text twice and begins it a third time. `novel`: prompts of bench.prompts, drafts from the
+text alone (no draft model). `draft`: the same prompts with the draft model. `depth_gain`: several chunks of one
+sequence in flight against one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from bench.fixtures import deep_smollm2
+from bench.measure import Rounds, Spread, alternate
+from bench.models import smollm2
+from bench.prompts import KINDS, copy_prompt, prompts
+from bench.report import Report
+from bench.workers import Message, Worker, two_cores
+from shoal.manifest import Precision
+from shoal_router.text.model import TextModel, load_text_model
+
+TITLE = "two one-core nodes: speculation by source of drafts and number of users"
+
+_CROWDS = (8, 16)
+
+
+def run(quick: bool) -> Report:
+    """Measure; `quick` makes few tokens in one round and leaves the crowds out."""
+    tokens, rounds = (16, 1) if quick else (64, 5)
+    target, draft = deep_smollm2(Precision.INT8), smollm2(Precision.INT4)
+    text = load_text_model(target.directory)
+    cores = two_cores()
+    both = ",".join(map(str, cores))
+    # The index of finished answers would hand every round the answers of the one before.
+    common = [str(target.directory), both, "--no-prefix-cache", "--streams", str(max(_CROWDS)), "--max-context", "512"]
+    with_draft = ["--speculative-mode", "Auto", "--draft", str(draft.directory)]
+    variants = {
+        "plain": common,
+        "text": [*common, "--speculative-mode", "Auto"],
+        "model": [*common, *with_draft],
+        "model, one chunk": [*common, *with_draft, "--max-chunks", "1"],
+        "unsplit": [common[0], str(cores[1]), *common[2:]],
+    }
+    report, replies = Report(), _Replies()
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(
+                Worker("bench.systems.whole_path", arguments, cores if name != "unsplit" else cores[1:])
+            )
+            for name, arguments in variants.items()
+        }
+        novel, copied = _novel(text), [_ids(text, copy_prompt())]
+
+        def systems(*names: str) -> dict[str, Callable[[], float]]:
+            asked = {"1 user": novel[:1], "2 users": novel[:2], "copy": copied}
+            asked |= {f"{users} users": novel[:users] for users in _CROWDS}
+            chosen = {name: name.rsplit(", ", 1) for name in names}
+            return {
+                name: replies.rate(name, workers[variant], asked[what], tokens)
+                for name, (variant, what) in chosen.items()
+            }
+
+        measured = alternate(
+            systems(
+                "plain, 1 user",
+                "text, 1 user",
+                "model, 1 user",
+                "model, one chunk, 1 user",
+                "unsplit, 1 user",
+                "plain, 2 users",
+                "model, 2 users",
+                "plain, copy",
+                "text, copy",
+            ),
+            rounds,
+        )
+        _add_small(report, measured)
+        if not quick:
+            for users in _CROWDS:
+                label = f"{users} users"
+                crowded = alternate(systems(f"plain, {label}", f"text, {label}", f"model, {label}"), 3)
+                for variant in ("text", "model"):
+                    key = f"users{users}_{variant}_over_off"
+                    report.add(key, crowded.ratio(f"{variant}, {label}", f"plain, {label}"))
+    replies.add_acceptance(report)
+    report.notes += [
+        f"target: deep fixture in INT8, draft model: SmolLM2 in INT4; cores {cores}; {tokens} greedy tokens",
+        f"novel prompts: {', '.join(KINDS)}, about {len(novel[0])} tokens, another topic in every round; "
+        f"copy: {len(copied[0])} tokens",
+        f"answers equal those of the plain pipeline in {replies.same} of {replies.compared}: the fast mode's results "
+        "depend on how many tokens a step has; exact mode is tested apart",
+    ]
+    return report
+
+
+def _add_small(report: Report, measured: Rounds) -> None:
+    plain = "plain, 1 user"
+    report.add("one_user_two_nodes_copy", measured.ratio("text, copy", "plain, copy"))
+    report.add("one_user_two_nodes_draft", measured.ratio("model, 1 user", plain))
+    report.add("one_user_two_nodes_novel", measured.ratio("text, 1 user", plain))
+    report.add("two_users_two_nodes_plain", measured.ratio("plain, 2 users", plain))
+    report.add("two_users_two_nodes_draft", measured.ratio("model, 2 users", plain))
+    report.add("two_users_two_nodes_over_unsplit", measured.ratio("model, 2 users", "unsplit, 1 user"))
+    report.add("depth_gain", measured.ratio("model, 1 user", "model, one chunk, 1 user"))
+    for name in measured.figures:
+        report.add(f"tokens_per_s.{name}", measured.spread(name))
+
+
+def _novel(text: TextModel) -> list[list[int]]:
+    return [_ids(text, prompt) for prompt in prompts()]
+
+
+def _ids(text: TextModel, prompt: str) -> list[int]:
+    return list(text.encode(prompt, add_special_tokens=False))
+
+
+class _Replies:
+    """What the systems answered: how many drafts were right, and whether the text is the plain pipeline's."""
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, list[float]] = {}
+        self._plain: dict[str, list[list[int]]] = {}
+        self.same = self.compared = 0
+
+    def rate(self, name: str, worker: Worker, prompts_: Sequence[list[int]], tokens: int) -> Callable[[], float]:
+        """A measure for bench.measure.alternate. Each round has other prompts, lest finished answers help."""
+        turn = 0
+
+        def tokens_per_second() -> float:
+            nonlocal turn
+            reply = worker.ask({"prompts": [_turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
+            self._note(name, f"{turn} {len(prompts_)} {len(prompts_[0])}", reply)
+            turn += 1
+            return sum(map(len, reply["answers"])) / float(reply["seconds"])
+
+        return tokens_per_second
+
+    def _note(self, name: str, what: str, reply: Message) -> None:
+        for source, (verified, accepted) in reply["drafts"].items():
+            if verified:
+                self._accepted.setdefault(f"{name}.{source}", []).append(accepted / verified)
+        if name.startswith("plain"):
+            self._plain[what] = reply["answers"]
+        elif what in self._plain:
+            pairs = zip(reply["answers"], self._plain[what], strict=True)
+            self.compared += len(reply["answers"])
+            self.same += sum(mine == plain for mine, plain in pairs)
+
+    def add_acceptance(self, report: Report) -> None:
+        """Accepted drafts over verified ones, by system and source."""
+        for name, shares in self._accepted.items():
+            report.add(f"acceptance.{name}", Spread.of(shares))
+
+
+def _turned(prompt: list[int], turn: int) -> list[int]:
+    """The prompt with another number before it, so that no round repeats the text of an earlier one."""
+    return [*([28] * (turn + 1)), *prompt]

@@ -1,0 +1,98 @@
+"""Three stages with 100 ms on every hop: what drafts give where a token costs four delays, against the naive pipeline.
+
+The naive system is our plain path with one user: no drafts, one step in flight. A token goes over three hops and comes
+back from the last stage, so four delays are the least it takes. The target is the deep fixture in INT8, the draft model
+SmolLM2 in INT4; its acceptance is measured. `copy` is a prompt that holds a text twice and begins it a third time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from bench.fixtures import deep_smollm2
+from bench.latency import Latencies
+from bench.measure import Spread, alternate
+from bench.models import smollm2
+from bench.prompts import copy_prompt, prompts
+from bench.report import Report
+from bench.workers import Worker, two_cores
+from shoal.manifest import Precision
+from shoal_router.text.model import load_text_model
+
+TITLE = "three stages, 100 ms a hop: drafts against the naive pipeline; jitter and a stall; bytes returned"
+
+STAGES, DELAY_MS, JITTER_MS, STALL_S = 3, 100, 50, 2.0
+_RATIOS = {
+    "one_user_draft_over_naive": "model, 1 user",
+    "one_user_text_over_naive": "text, 1 user",
+    "two_users_over_naive_one": "model, 2 users",
+    "two_users_plain_over_naive_one": "naive, 2 users",
+    "one_user_draft_jitter_over_naive": "jitter, 1 user",
+    "one_user_draft_stall_over_naive": "stall, 1 user",
+}
+_SYSTEMS = (
+    ("naive", "1 user"),
+    ("naive", "2 users"),
+    ("naive", "copy"),
+    ("text", "1 user"),
+    ("text", "copy"),
+    ("model", "1 user"),
+    ("model", "2 users"),
+    ("jitter", "1 user"),
+)
+
+
+def run(quick: bool) -> Report:
+    """Measure; `quick` makes few tokens in one round."""
+    target, draft, cores = deep_smollm2(Precision.INT8), smollm2(Precision.INT4), two_cores()
+    tokens, rounds = (16, 1) if quick else (64, 3)
+    text = load_text_model(target.directory)
+    one, two = ([list(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[:n]] for n in (1, 2))
+    copied = [list(text.encode(copy_prompt(), add_special_tokens=False))]
+    placed = ",".join(str(cores[index % 2]) for index in range(STAGES))
+    # The index of finished answers would hand every round the answers of the one before.
+    naive = [str(target.directory), placed, "--no-prefix-cache", "--delay-ms", str(DELAY_MS), "--max-context", "512"]
+    drafting = [*naive, "--speculative-mode", "Auto"]
+    modelled = [*drafting, "--draft", str(draft.directory)]
+    variants = {
+        "naive": naive,
+        "text": drafting,
+        "model": modelled,
+        "jitter": [*modelled, "--jitter-ms", str(JITTER_MS)],
+    }
+    report, latencies = Report(), Latencies()
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker("bench.systems.whole_path", arguments, cores))
+            for name, arguments in variants.items()
+        }
+        asked = {"1 user": one, "2 users": two, "copy": copied}
+        requests = {
+            f"{variant}, {what}": (workers[variant], {"prompts": asked[what], "tokens": tokens})
+            for variant, whats in {
+                "naive": asked,
+                "text": ("1 user", "copy"),
+                "model": asked,
+                "jitter": ("1 user",),
+            }.items()
+            for what in whats
+        }
+        requests["stall, 1 user"] = (workers["model"], {"prompts": one, "tokens": tokens, "stall_s": STALL_S})
+        measured = alternate(
+            {name: latencies.rate(name, worker, request) for name, (worker, request) in requests.items()}, rounds
+        )
+    for key, system in _RATIOS.items():
+        report.add(key, measured.ratio(system, "naive, 1 user"))
+    report.add("one_user_copy_over_naive", measured.ratio("text, copy", "naive, copy"))
+    for name in requests:
+        report.add(f"tokens_per_s.{name}", measured.spread(name))
+    back = [reply["bytes_back"] / sum(map(len, reply["answers"])) for reply in latencies.counted("naive, 1 user")]
+    report.add("bytes_returned_per_token", Spread.of(back))
+    latencies.add_to(report)
+    report.notes += [
+        f"{STAGES} stages on cores {cores}, a relay with {DELAY_MS} ms each way before each; jitter +-{JITTER_MS} ms; "
+        f"the stall holds every hop up for {STALL_S:.0f} s",
+        f"{tokens} greedy tokens after prompts of about {len(one[0])} (copy: {len(copied[0])})",
+        "bytes returned: all that comes back from the last stage, gRPC's framing included",
+    ]
+    return report
