@@ -362,7 +362,11 @@ class Scheduler:
             seq.block_keys.clear()  # the new stages may have blocks of another size
             seq.forget_computed()
             seq.limit = min(seq.limit, self.max_context)
-        return [seq.id for seq in alive if seq.id not in self._sequences]
+        gone = [seq for seq in alive if seq.id not in self._sequences]
+        if self._speculator is not None:
+            for seq in gone:
+                self._speculator.end(seq)
+        return [seq.id for seq in gone]
 
     def check_integrity(self) -> None:
         """Compare every ledger with every other; raises AssertionError with what is wrong."""

@@ -170,6 +170,14 @@ def test_the_budget_goes_to_the_likeliest_drafts():
     assert widths(chances, costs, steps=1, budget=0) == [0, 0, 0]
 
 
+def test_a_draft_that_only_just_pays_is_left_out():
+    """Chances are estimates, and the likeliest-looking ones are overestimated."""
+    costs = measured([10, 10], per_token=0.1)
+    just = 1.1 * price(costs, 1, 1)
+    assert widths([[just]], costs, steps=1, budget=9) == [0]
+    assert widths([[just]], costs, steps=1, budget=9, margin=1.0) == [1]
+
+
 def test_more_rows_beside_it_make_a_draft_dearer():
     costs = measured([10, 10], per_token=0.1)
     assert len({widths([[0.5]] + [[]] * others, costs, steps=2, budget=9)[0] for others in (0, 20)}) == 2

@@ -15,7 +15,7 @@ from shoal_router.generation import GenerationRequest
 def test_200_requests_with_random_cancels_and_lost_stages_keep_their_text_and_lose_no_block(simulation, stages, shares):
     rng = random.Random(f"{stages} {shares}")
     capacity = KvCapacity(sequences=6, blocks=24, block_size=4, max_context=48, bytes=0, shares_blocks=shares)
-    sim = simulation(capacity, stages, depth=stages + rng.randint(0, 1), prefill_chunk=7)
+    sim = simulation(capacity, stages, depth=stages + rng.randint(0, 1), prefill_chunk=16)
     waiting = [
         GenerationRequest(
             str(number),

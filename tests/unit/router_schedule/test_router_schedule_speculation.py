@@ -340,6 +340,16 @@ def test_a_lost_pipeline_forgets_the_guesses_and_keeps_what_was_committed():
     scheduler.check_integrity()
 
 
+def test_the_drafter_hears_of_the_end_of_what_a_smaller_pipeline_cannot_hold():
+    drafter = Scripted(TRUTH)
+    scheduler, _ = speculating(drafter)
+    large = scheduler.add(ask(TRUTH[:40]))
+    scheduler.schedule(0.0)
+    waiting = scheduler.add(ask(TRUTH[:40]))
+    assert scheduler.reset_for_epoch(KvCapacity(8, 64, 4, 32, 0, True), depth=2) == [large, waiting]
+    assert drafter.ended == [large], "the other one never began"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_useless_drafts_are_given_up_and_probed_now_and_then(seed):
     """K = 0 costs next to nothing, and a source that becomes good is found again."""
