@@ -147,14 +147,14 @@ async def smollm2(model, kind, split):
 async def test_case_p5_smollm2_gives_one_text_for_every_depth_and_draft(model, kind):
     """Greedy and seeded, with penalties and logprobs; one chunk or four in flight; alone and side by side."""
     requests = [
-        GenerationRequest(f"{n} {params.seed}", prompt, params, 24)
+        GenerationRequest(f"{n} {params.seed}", prompt, params, 16)
         for params in (GREEDY, SAMPLED)
         for n, prompt in enumerate(PROMPTS)
     ]
     async with smollm2(model, EngineKind.PAGED, (0, 32)) as handles, serving(handles) as loop:
         texts = await answers(loop, requests)
     async with smollm2(model, kind, (0, 15, 32)) as handles:
-        for chunks, accuracy, together in ((1, 0.8, True), (4, 0.8, False), (4, 0.5, True), (4, 1.0, False)):
+        for chunks, accuracy, together in ((1, 0.8, True), (4, 0.6, True), (4, 1.0, False)):
             settings = speculating(mode=SpeculativeMode.FIXED, max_chunks=chunks, max_tokens=4)
             drafter = knowing(requests, texts, accuracy)
             async with serving(handles, settings, drafter) as loop:
@@ -170,4 +170,4 @@ async def test_case_p5_smollm2_gives_one_text_for_every_depth_and_draft(model, k
                 fake = loop.speculation.sources["fake"]
                 assert fake.accepted / fake.verified == pytest.approx(accuracy, abs=0.2)
                 if accuracy == 1.0:
-                    assert loop.status().steps < 24 * len(requests) / 2
+                    assert loop.status().steps < 16 * len(requests) / 2
