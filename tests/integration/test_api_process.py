@@ -230,7 +230,11 @@ def texts(lines):
     return said
 
 
-async def test_case_9_the_same_sse_stream_goes_on_when_a_stage_is_lost(tmp_path: Path, model: Path) -> None:
+# With drafts of the answer that was just finished, a row yields up to nine tokens.
+@pytest.mark.parametrize(("mode", "rows"), [("Off", 40), ("Auto", 8)])
+async def test_case_9_the_same_sse_stream_goes_on_when_a_stage_is_lost(
+    tmp_path: Path, model: Path, mode: str, rows: int
+) -> None:
     """The client sees a pause with keep-alive comments, then the rest of the very answer it would have got."""
     body = BODY | {"stream": True, "max_tokens": 120, "n": 2, "temperature": 1, "seed": 9}
     hold = Hold()
@@ -238,12 +242,13 @@ async def test_case_9_the_same_sse_stream_goes_on_when_a_stage_is_lost(tmp_path:
         first = await stack.enter_async_context(half(0))
         second = await stack.enter_async_context(half(1, hold))
         plan = write_plan(tmp_path / "plan.json", zip((first.address, second.address), HALVES, strict=True))
-        process = await stack.enter_async_context(router(model, plan, "--served-name=fake", "--keep-alive-seconds=0.1"))
+        options = ("--served-name=fake", "--keep-alive-seconds=0.1", f"--speculative-mode={mode}")
+        process = await stack.enter_async_context(router(model, plan, *options))
         url = (await process.event("listening"))["url"]
         await process.event("ready")
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
         undisturbed = (await client.post("/v1/completions", json=body)).text.split("\n")
-        hold.rows = 40
+        hold.rows = rows
         lines: list[str] = []
         async with client.stream("POST", "/v1/completions", json=body) as response:
             async for line in response.aiter_lines():
