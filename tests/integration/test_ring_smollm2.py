@@ -3,10 +3,6 @@
 Two real stage servers behind gRPC, the real router; prompts that share beginnings, sampled and greedy, in a KV pool
 too small for all, so that prefixes are reused and sequences preempted. Every answer equals the one that the same
 request gets alone; afterwards no page is lost, no stage holds anything, and memory has not grown.
-
-One row and many rows run through different kernels, whose logits differ by some 1e-5 in f32. Where two candidates are
-nearer than that either may win: such a tie is excused, and looked up. Sampling is kept to the two likeliest ids, since
-with thousands of candidates a draw near a border is no exception.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +21,7 @@ import pytest
 from bench.prompts import prompts
 from shoal.manifest import read_manifest
 from shoal.resource import load_sharded_model
-from shoal.wire.messages import Row, SamplingParams
+from shoal.wire.messages import SamplingParams
 from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
@@ -42,7 +38,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 CONTEXT = 320
 CUT = 17
 FREE_SECONDS = 10.0
-ROUNDING = 2e-4
 GROWN = 32 << 20
 
 
@@ -70,8 +65,8 @@ def random_jobs(text: TextModel, count: int, longest_prompt: int, longest_answer
     for number in range(count):
         shared = rng.choice([0, 0, longest_prompt * 2 // 3])
         prompt = rng.choice(long)[:shared] + tuple(rng.choice(asked))[: rng.randint(4, longest_prompt // 3)]
-        drawn = rng.random() < 0.25
-        params = SamplingParams(temperature=0.8 if drawn else 0.0, top_k=2 if drawn else 0, seed=number)
+        drawn = rng.random() < 0.5
+        params = SamplingParams(temperature=0.8 if drawn else 0.0, seed=number)
         request = GenerationRequest(str(number), prompt, params, rng.randint(1, longest_answer))
         jobs.append(Job(request, rng.choice([None, None, None, 1, longest_answer // 2])))
     return jobs
@@ -136,27 +131,13 @@ async def check(model: Path, jobs: list[Job], at_once: int) -> None:
             memory.append(psutil.Process().memory_info().rss)
             for job, expected, tokens in zip(jobs, solo, answers, strict=True):
                 complete = expected if job.leaves_after is None else expected[: len(tokens)]
-                assert tokens == complete or is_tie(model, job.request, complete, tokens), job.request
+                assert tokens == complete, job.request
         assert memory[1] - memory[0] < GROWN
-
-
-def is_tie(model: Path, request: GenerationRequest, expected: list[int], found: list[int]) -> bool:
-    """Whether a greedy answer went another way where the logits of both ways are equal but for rounding."""
-    if request.params.temperature or len(expected) != len(found):
-        return False
-    at = next(number for number, pair in enumerate(zip(expected, found, strict=True)) if pair[0] != pair[1])
-    manifest = read_manifest(model)
-    settings = EngineSettings(exact=True, sequences=1, max_context=CONTEXT, threads=1)
-    with closing(open_engine(EngineKind.PAGED, model, manifest, 0, len(manifest.blocks), settings)) as engine:
-        context = (*request.prompt, *expected[:at])
-        blocks = tuple(range(engine.capacity.blocks))
-        logits = engine.run([Row(1, 0, 0, context, known=len(context), sample=True, blocks=blocks)], None)[0]
-        return bool(abs(logits[expected[at]] - logits[found[at]]) < ROUNDING)
 
 
 async def all_free(loop: StepLoop, handles: list[StageHandle]) -> None:
     async with asyncio.timeout(FREE_SECONDS):
-        while any(handle.engine._lengths.live for handle in handles):  # noqa: ASYNC110 - another thread frees
+        while any(handle.engine._engine._lengths.live for handle in handles):  # noqa: ASYNC110 - another thread frees
             await asyncio.sleep(0.01)
     scheduler = loop._scheduler
     assert scheduler is not None

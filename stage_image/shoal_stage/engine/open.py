@@ -13,6 +13,7 @@ from shoal_stage.engine.chain import build_chain
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.merge import merge_small_products
 from shoal_stage.engine.paged import PagedEngine
+from shoal_stage.engine.same_bits import SameBits
 from shoal_stage.engine.selftest import check_against, check_memory
 from shoal_stage.engine.settings import BLOCK_SIZE, EngineKind, EngineSettings
 from shoal_stage.engine.stateful import StatefulEngine
@@ -42,8 +43,11 @@ def _load(
     chain = build_chain(directory, manifest, start, end)
     if settings.device is Device.CPU:
         merge_small_products(chain.model)
-    engine = PagedEngine if kind is EngineKind.PAGED else StatefulEngine
-    return engine(chain, manifest.shape, settings)
+    if kind is EngineKind.STATEFUL:
+        return StatefulEngine(chain, manifest.shape, settings)
+    if settings.exact and settings.device is Device.CPU:
+        return SameBits(PagedEngine(chain, manifest.shape, settings, spare_pages=1))
+    return PagedEngine(chain, manifest.shape, settings)
 
 
 def _compare_with_cpu(

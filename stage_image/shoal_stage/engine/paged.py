@@ -45,7 +45,8 @@ _INPUTS: dict[str, type[np.generic]] = {
 class PagedEngine:
     """See Engine. Invariant: page `b` of every layer belongs to whatever sequence the router gave block `b` to."""
 
-    def __init__(self, chain: Chain, shape: ModelShape, settings: EngineSettings) -> None:
+    def __init__(self, chain: Chain, shape: ModelShape, settings: EngineSettings, spare_pages: int = 0) -> None:
+        """`spare_pages` lie behind the capacity's blocks: for who wraps the engine, not for the router."""
         self._chain = chain
         self._layers = chain.layers
         if chain.layers:
@@ -62,12 +63,12 @@ class PagedEngine:
             for name, kind in _INPUTS.items()
             if name in input_names(compiled.inputs)
         }
-        self._last = "logits_indices" in self._inputs
+        self.gives_logits = "logits_indices" in self._inputs
         self._hidden_size = shape.hidden_size
         self._lengths = Lengths(trust_first=True)
         self._block_size = page_tokens(compiled.inputs)
         blocks = settings.blocks(self._block_size)
-        pool = self._allocate(compiled, blocks)
+        pool = self._allocate(compiled, blocks + spare_pages)
         self.info = EngineInfo(
             engine=EngineKind.PAGED.value,
             device=settings.device.value,
@@ -102,15 +103,19 @@ class PagedEngine:
             inputs["input_ids"].set(ids, *leading, total)
         else:
             inputs["inputs_embeds"].set(hidden.reshape(-1), *leading, total, self._hidden_size)
-        if self._last:
+        count = 0
+        if self.gives_logits:
             sampled = _sampled(rows)
+            count = len(sampled)
+            if count == 1 and self.info.exact:
+                sampled *= 2  # see same_bits: the head's product, too, has another kernel for one row
             inputs["logits_indices"].set(sampled, len(sampled))
         request = self._request
         request.infer(share_outputs=True)
         for row in rows:
             self._lengths.advance(row)
         output: NDArray[np.float32] = request.get_output_tensor(0).data
-        return output if self._last else output.reshape(total, self._hidden_size)
+        return output[:count] if self.gives_logits else output.reshape(total, self._hidden_size)
 
     def release(self, seqs: Sequence[int]) -> None:
         """See Engine.release: pages belong to the router, only the ledger ends."""
