@@ -23,6 +23,9 @@ from shoal_cli.local.rundir import last_words
 KILL_DEADLINE = 5.0
 """Seconds that a process may take to vanish after SIGKILL. Only one that hangs in the kernel takes longer."""
 
+LONGEST_LINE = 65536
+"""Of an event; longer lines only go to the log."""
+
 DRAIN_DEADLINE = 1.0
 """Seconds to wait for a dead process's last output. A grandchild that holds the pipe must not keep us."""
 
@@ -149,15 +152,20 @@ class ManagedProcess:
     async def _pump(self, stdout: asyncio.StreamReader) -> None:
         rest = b""
         with self.log.open("ab", buffering=0) as log:
-            while chunk := await stdout.read(65536):
-                log.write(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
-                # No event is that long: only the memory is to be bounded.
-                rest = rest[-65536:]
-                for event in filter(None, map(_event, lines)):
-                    async with self._changed:
-                        self._events[event["event"]] = event
-                        self._changed.notify_all()
+            try:
+                while chunk := await stdout.read(65536):
+                    # Whole lines only: the process writes its stderr into the same file by itself.
+                    whole, end, rest = (rest + chunk).rpartition(b"\n")
+                    log.write(whole + end)
+                    for event in filter(None, map(_event, whole.split(b"\n"))):
+                        async with self._changed:
+                            self._events[event["event"]] = event
+                            self._changed.notify_all()
+                    if len(rest) > LONGEST_LINE:
+                        log.write(rest)
+                        rest = b""
+            finally:
+                log.write(rest)
 
     def _epitaph(self) -> str:
         words = last_words(self.log)

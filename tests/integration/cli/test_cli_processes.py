@@ -129,6 +129,14 @@ async def test_output_without_line_ends_and_binary_output_do_no_harm(process) ->
     await child.event("ready", 10)
 
 
+async def test_half_a_line_of_output_does_not_run_into_an_error(process) -> None:
+    half = "import sys\nsys.stdout.write('half a line')\nsys.stdout.flush()\n"
+    child = await process(say(event="ready"), half, "sys.stderr.write('shoal: error: no luck\\n')\nraise SystemExit(1)")
+    await child.wait()
+    assert "exit code 1: no luck" in str(child.failure())
+    assert "half a line" in child.log.read_text()
+
+
 async def test_a_program_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
     child = ManagedProcess("router", ["/nowhere/python"], tmp_path / "log", {})
     with pytest.raises(ResourceError, match="router could not be started: /nowhere/python: No such file"):
