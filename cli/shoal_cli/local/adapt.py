@@ -24,7 +24,7 @@ from shoal_cli.ports import is_loopback
 def for_this_machine(
     model: ShardedModel, *, stages: int | None = None, exact: bool = False, devices: Sequence[Device] = ()
 ) -> ShardedModel:
-    """The ShardedModel with the options applied: one pipeline, no named nodes, no spares.
+    """The ShardedModel with the options applied: no named nodes, no spares.
 
     Raises UsageError when it asks for no pipeline at all, or for fewer layers than stages in a manual cut.
     """
@@ -34,7 +34,6 @@ def for_this_machine(
     cut = Stages(count=stages) if stages is not None else spec.stages
     cut = cut.model_copy(update={"manual": tuple(one.model_copy(update={"node": None}) for one in cut.manual)})
     changes: dict[str, object] = {
-        "replicas": 1,
         "stages": cut,
         "placement": Placement(max_memory_fraction=spec.placement.max_memory_fraction),
     }
@@ -66,7 +65,6 @@ def cluster_only(model: ShardedModel) -> list[str]:
     spec = model.spec
     placement, router = spec.placement, spec.router
     fields = {
-        f"replicas: {spec.replicas}": spec.replicas > 1,
         "placement.nodeSelector": bool(placement.node_selector),
         "placement.tolerations": bool(placement.tolerations),
         "placement.nodeLimits": bool(placement.node_limits),
@@ -85,5 +83,5 @@ def cluster_only(model: ShardedModel) -> list[str]:
 
 
 def parts_wanted(model: ShardedModel) -> int:
-    """Into how many nodes this machine is to be divided: as many as stages are asked for."""
-    return model.spec.stages.count or len(model.spec.stages.manual) or 1
+    """Into how many nodes this machine is to be divided: as many as stages are asked for, in all pipelines."""
+    return model.spec.replicas * (model.spec.stages.count or len(model.spec.stages.manual) or 1)

@@ -91,7 +91,7 @@ class LocalPipeline:
         Raises the first failure: a process that died (of the kind its exit code means), or one that took too long.
         """
         stages = [stage for pipeline in self._plan.pipelines for stage in pipeline.stages]
-        names = [f"stage {number}" for number in range(len(stages))]
+        names = _names(self._plan)
         for name, stage in zip(names, stages, strict=True):
             self._add(name, self._commands.stage(stage, "127.0.0.1:0"))
         draft = self._commands.draft("127.0.0.1:0")
@@ -202,6 +202,16 @@ class LocalPipeline:
             working.cancel()
             dying.cancel()
             await asyncio.gather(working, dying, return_exceptions=True)
+
+
+def _names(plan: Plan) -> list[str]:
+    """Of every stage, as the printed plan numbers them."""
+    several = len(plan.pipelines) > 1
+    return [
+        f"pipeline {pipeline.index} stage {stage.index}" if several else f"stage {stage.index}"
+        for pipeline in plan.pipelines
+        for stage in pipeline.stages
+    ]
 
 
 async def _death(process: ManagedProcess) -> None:

@@ -85,6 +85,36 @@ def test_a_killed_stage_is_reported_and_started_again_and_requests_are_answered(
     assert shoal.left_over() == []
 
 
+def test_two_replicas_share_the_work_and_one_stands_in_for_the_other(start, manifest: Path) -> None:
+    manifest.write_text(manifest.read_text() + "  replicas: 2\n  stages: {count: 1}\n")
+    shoal = start("run", manifest, "--port", 0)
+    url = shoal.ready_url()
+    assert "replicas" not in shoal.output()
+    assert len(shoal.children()) == 3
+
+    def pipelines() -> list[dict]:
+        return httpx.get(f"{url}/status", trust_env=False).json()["pipelines"]
+
+    shoal.until(lambda: [pipeline["ready"] for pipeline in pipelines()] == [True, True])
+    body = {"model": "smollm2", "prompt": "One, two,", "max_tokens": 200, "stream": True, "ignore_eos": True}
+    with (
+        httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120, trust_env=False) as first,
+        httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120, trust_env=False) as second,
+    ):
+        lines = [first.iter_lines(), second.iter_lines()]
+        assert all(next(each) for each in lines)
+        assert [pipeline["running"] for pipeline in pipelines()] == [1, 1]
+        shoal.child("shoal_stage").send_signal(signal.SIGKILL)
+        for rest in lines:
+            said = [line for line in rest if line]
+            assert said[-1] == "data: [DONE]"
+            assert not [line for line in said if '"error"' in line]
+    shoal.until(lambda: "is ready again" in shoal.err.read_text())
+    assert re.search(r"^pipeline \d stage 0 was killed by SIGKILL.*starting it again$", shoal.err.read_text(), re.M)
+    assert shoal.end(signal.SIGINT) == 130
+    assert shoal.left_over() == []
+
+
 def test_case_12_a_killed_router_is_started_again_on_its_port_and_the_stages_stay(serving) -> None:
     shoal, url = serving
     stages = {each.pid for each in shoal.children() if "shoal_stage" in each.cmdline()}
