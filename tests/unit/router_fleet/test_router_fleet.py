@@ -233,8 +233,8 @@ async def test_an_answer_survives_so_many_losses_wherever_they_happen():
     async with office.running(replace(QUICK, recovery_attempts=2)) as fleet:
         (task,) = begin(fleet, [ask([1], 100)])
         for index in (0, 1, 0):
-            await until(lambda: all(each.ready for each in fleet.status().pipelines))
             await until(lambda index=index: fleet.status().pipelines[index].running == 1)
+            await until(lambda: all(each.ready for each in fleet.status().pipelines))
             office.lose(index)
         with pytest.raises(GenerationFailed, match="a stage of pipeline 0 failed"):
             await done([task])
