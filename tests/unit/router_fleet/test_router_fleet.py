@@ -250,8 +250,8 @@ async def test_a_client_that_leaves_after_a_move_frees_its_memory_where_it_is_no
         office.lose(0, for_good=True)
         await until(lambda: running_at(fleet) == [0, 1])
         await stream.aclose()
+        assert running_at(fleet) == [0, 0]
         latch.wide_open.set()
-        await until(lambda: running_at(fleet) == [0, 0])
         await until(lambda: not any(office.pipeline(1).held))
 
 
@@ -281,6 +281,24 @@ async def test_when_one_queue_is_full_the_next_is_asked_and_when_all_are_the_cli
             await collect(fleet, ask([9]))
         latch.wide_open.set()
         await done(tasks)
+
+
+async def test_a_cache_is_no_reason_to_be_refused_while_another_pipeline_has_room():
+    latch = Latch()
+    latch.wide_open.set()
+    office = Office(2, capacity=KvCapacity(1, 400, 16, 4096, 0, shares_blocks=True), gate=latch)
+    async with office.running(replace(QUICK, prefill_chunk=256, max_waiting=0)) as fleet:
+        await collect(fleet, ask(range(3000), 1))
+        latch.wide_open.clear()
+        tasks = begin(fleet, [ask(range(3000), 2)])
+        await until(lambda: running_at(fleet) == [1, 0])
+        tasks += begin(fleet, [ask(range(3000), 2)])
+        await until(lambda: running_at(fleet) == [1, 1])
+        with pytest.raises(QueueFull):
+            await collect(fleet, ask([1]))
+        latch.wide_open.set()
+        first, second = await done(tasks)
+        assert first == second
 
 
 async def test_who_waits_at_a_full_pipeline_goes_to_one_that_has_just_opened():
