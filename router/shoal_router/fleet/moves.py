@@ -45,6 +45,8 @@ def spread(loops: Mapping[int, StepLoop]) -> int:
     for home in loops.values():
         mailboxes = {mailbox.seq: mailbox for mailbox in home.mailboxes}
         for seq in home.crowded_out:
+            if seq not in home.crowded_out:
+                break  # one that left made room for those behind it: they run here, or will in a moment
             assert home.scheduler is not None, "whoever waits does so in a scheduler"
             length = len(home.scheduler.text_of(seq))
             free = {number: loop for number, loop in loops.items() if loop.can_seat(length)}

@@ -316,6 +316,22 @@ async def test_who_waits_at_a_full_pipeline_goes_to_one_that_has_just_opened():
         assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
 
 
+async def test_who_gets_room_because_another_left_stays():
+    """Its rows are under way on a pipeline that lives: it could not come back there."""
+    latch = Latch()
+    office = Office(2, capacity=KvCapacity(3, 8, 16, 128, 0, shares_blocks=True), gate=latch)
+    office.keep_down(1)
+    async with office.running(wait_for=1) as fleet:
+        requests = [ask(range(60), 2), ask([7] * 70, 2), ask([8] * 10, 2)]
+        tasks = begin(fleet, requests)
+        await until(lambda: [each.waiting for each in fleet.status().pipelines] == [2, 0])
+        office.openers[1].failures.clear()
+        await until(lambda: fleet.status().pipelines[1].running == 1)
+        assert running_at(fleet) == [2, 1]
+        latch.wide_open.set()
+        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+
+
 async def test_pipelines_that_appear_are_used_and_those_that_vanish_hand_over_what_runs():
     latch = Latch()
     office = Office(1, gate=latch)
