@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal_router.fleet.choice import Offer, ranking
+from shoal_router.generation import GenerationFailed
 from shoal_router.mailbox import Mailbox
 from shoal_router.step_loop import StepLoop
 
@@ -61,5 +62,11 @@ def _move(mailbox: Mailbox, home: StepLoop, loops: Mapping[int, StepLoop]) -> bo
     others = {number: loop for number, loop in loops.items() if loop is not home}
     best = ranking(offers_of(others, tokens), tokens=len(tokens), limit=limit)
     if best:
-        others[best[0]].take_over(mailbox, home.hand_over(mailbox))
+        sequence = home.hand_over(mailbox)
+        try:
+            others[best[0]].take_over(mailbox, sequence)
+        except Exception as error:
+            # A defect of ours, which the caller logs; the client must not wait for what is nowhere.
+            mailbox.put(GenerationFailed(f"internal error: {type(error).__name__}: {error}"))
+            raise
     return bool(best)

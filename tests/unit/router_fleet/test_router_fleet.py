@@ -25,7 +25,7 @@ from shoal_router.generation import (
 from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
 from shoal_router.schedule.fake_drafter import FakeDrafter
 from shoal_router.schedule.policy import SpeculationSettings
-from shoal_router.step_loop import StepLoopSettings
+from shoal_router.step_loop import StepLoop, StepLoopSettings
 
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=60.0)
 SECONDS = 30
@@ -330,6 +330,25 @@ async def test_who_gets_room_because_another_left_stays():
         assert running_at(fleet) == [2, 1]
         latch.wide_open.set()
         assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+
+
+async def test_a_defect_while_a_sequence_moves_fails_it_and_leaves_no_client_waiting(monkeypatch, caplog):
+    def broken(*_):
+        raise ZeroDivisionError("a defect")
+
+    office = Office(2, gate=(latch := Latch()))
+    async with office.running() as fleet:
+        tasks = begin(fleet, [ask([1], 30)])
+        await until(lambda: running_at(fleet) == [1, 0])
+        with monkeypatch.context() as patched:
+            patched.setattr(StepLoop, "take_over", broken)
+            office.lose(0)
+            with pytest.raises(GenerationFailed, match="ZeroDivisionError"):
+                await done(tasks)
+        latch.wide_open.set()
+        request = ask([2], 20)
+        assert await done(begin(fleet, [request])) == [(answer(request), FinishReason.LENGTH)]
+    assert "tending the pipelines met a defect" in caplog.text
 
 
 async def test_pipelines_that_appear_are_used_and_those_that_vanish_hand_over_what_runs():
