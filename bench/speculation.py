@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from bench.fixtures import deep_smollm2
 from bench.measure import Rounds, Spread, alternate
 from bench.models import smollm2
-from bench.prompts import KINDS, copy_prompt, prompts
+from bench.prompts import KINDS, copy_prompt, prompts, turned
 from bench.report import Report
 from bench.workers import Message, Worker, two_cores
 from shoal.manifest import Precision
@@ -133,7 +133,7 @@ class _Replies:
 
         def tokens_per_second() -> float:
             nonlocal turn
-            reply = worker.ask({"prompts": [_turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
+            reply = worker.ask({"prompts": [turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
             self._note(name, f"{turn} {len(prompts_)} {len(prompts_[0])}", reply)
             turn += 1
             return sum(map(len, reply["answers"])) / float(reply["seconds"])
@@ -155,8 +155,3 @@ class _Replies:
         """Accepted drafts over verified ones, by system and source."""
         for name, shares in self._accepted.items():
             report.add(f"acceptance.{name}", Spread.of(shares))
-
-
-def _turned(prompt: list[int], turn: int) -> list[int]:
-    """The prompt with another number before it, so that no round repeats the text of an earlier one."""
-    return [*([28] * (turn + 1)), *prompt]
