@@ -64,7 +64,7 @@ def picture_file(table: Table) -> str:
 
 def lines(table: Table, figures: Mapping[str, Figure]) -> str:
     """The table itself; columns that nothing stands in are left out."""
-    head = ["", "here", "lowest – highest", "paper", "tok/s", "paper", "accepted", "paper"]
+    head = ["", "here", "lowest – highest", "paper", "tok/s", "paper, tok/s", "accepted", "paper, accepted"]
     rows = [[_escaped(entry.label), *_cells(entry, figures)] for entry in table.entries]
     kept = [at for at in range(len(head)) if at < 4 or any(row[at] != _NOTHING for row in rows)]
     written = [head, ["---" if at == 0 else "---:" for at in range(len(head))], *rows]
@@ -96,11 +96,12 @@ def number(value: float, unit: Unit) -> str:
     """A figure as it is written: three digits that count, at most two behind the point."""
     if unit is Unit.SHARE:
         value *= 100
-    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 or unit is Unit.SHARE else 2
+    whole = unit in (Unit.BYTES, Unit.COUNT) or abs(value) >= 100
+    places = 0 if whole else 1 if abs(value) >= 10 or unit is Unit.SHARE else 2
     text = f"{value:,.{places}f}"
     if value and not float(text.replace(",", "")):
         text = f"{value:.0e}"
-    return text + (" " if unit is Unit.RATIO else "") + unit.value
+    return text if unit in (Unit.COUNT, Unit.PLAIN) else f"{text} {unit.value}"
 
 
 def _circumstances(measured: Measured) -> str:

@@ -1,7 +1,8 @@
 """Systems in turn, as bench.measure does it, with the shares of drafts that were accepted: what most tables need.
 
 Every round asks all systems for the same prompts and no round repeats those of an earlier one. The first call of each
-system, which is not counted, makes few tokens: it is there so that nothing is computed for the first time later.
+system is not counted. It makes few tokens, so that nothing is computed for the first time later; of a system that
+learns what pays it makes as many as the others.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ class Rates:
         self._systems: dict[str, Callable[[], float]] = {}
         self._replies: dict[str, list[Message]] = {}
 
-    def add(self, name: str, worker: Worker, prompts: Sequence[list[int]], **request: Any) -> None:
+    def add(
+        self, name: str, worker: Worker, prompts: Sequence[list[int]], *, learns: bool = False, **request: Any
+    ) -> None:
         """A system: a worker that is asked for these prompts at once, with what else its request says."""
+        warm_up = self._tokens if learns else min(self._tokens, _WARM_UP_TOKENS)
         replies = self._replies.setdefault(name, [])
 
         def tokens_per_second() -> float:
-            tokens = self._tokens if replies else min(self._tokens, _WARM_UP_TOKENS)
+            tokens = self._tokens if replies else warm_up
             asked = [turned(prompt, len(replies)) for prompt in prompts]
             reply = worker.ask({"prompts": asked, "tokens": tokens, **request}, _DEADLINE_SECONDS)
             replies.append(reply)
@@ -63,7 +67,8 @@ class Rates:
             report.add(rate_key(name), measured.spread(name))
             if (share := accepted(self.counted(name))) is not None:
                 report.add(accepted_key(name), share)
-        report.notes.append(f"{len(next(iter(measured.figures.values())))} rounds of {self._tokens} greedy tokens")
+        rounds = len(next(iter(measured.figures.values())))
+        report.notes.append(f"{rounds} round{'s' * (rounds > 1)} of {self._tokens} greedy tokens each")
         return report
 
 

@@ -16,13 +16,14 @@ from bench.report import Report
 
 
 class Unit(Enum):
-    """How a figure is written. The value is what stands behind the number."""
+    """How a figure is written."""
 
     RATIO = "×"
-    SHARE = " %"
-    MS = " ms"
-    BYTES = " bytes"
-    PLAIN = ""
+    SHARE = "%"
+    MS = "ms"
+    BYTES = "bytes"
+    COUNT = "count"
+    PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ that is closed keeps what it has learned of its drafts; what steps cost it measu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from bench.systems.synchronous_draft import SynchronousDrafter
@@ -16,7 +15,6 @@ from shoal.vocabulary import Vocabulary
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.pipeline.interface import PipelineOpener
-from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 
@@ -42,43 +40,42 @@ class Routers:
         self._vocabulary = vocabulary
         self._known: dict[SpeculationSettings, StepLoop] = {}
         self._open: StepLoop | None = None
+        self._waiting: list[SynchronousDrafter] = []
+
+    def check(self) -> None:
+        """Raises ResourceError when a drafter that is waited for has failed: its router goes on without drafts."""
+        for drafter in self._waiting:
+            if drafter.failure is not None:
+                raise drafter.failure
 
     async def use(self, speculation: SpeculationSettings) -> StepLoop:
         """The step loop with these settings, open."""
-        made: Callable[[], Awaitable[None]] | None = None
         steps = self._known.get(speculation)
         if steps is None:
-            steps, made = await self._make(speculation)
-            self._known[speculation] = steps
+            steps = self._known[speculation] = await self._make(speculation)
         if steps is not self._open:
             if self._open is not None:
                 await self._open.stop()
             self._open = steps
             await steps.start()
             await steps.wait_ready(_READY_SECONDS)
-            if made is not None:
-                await made()
         return steps
 
-    async def _make(self, speculation: SpeculationSettings) -> tuple[StepLoop, Callable[[], Awaitable[None]] | None]:
+    async def _make(self, speculation: SpeculationSettings) -> StepLoop:
         settings = replace(self._settings, speculation=speculation)
-        drafter: Drafter | None = None
-        model: ModelDrafter | None = None
-        if speculation.mode is not SpeculativeMode.OFF:
-            if self._draft_waits and self._draft_address is not None:
-                drafter = await asyncio.to_thread(SynchronousDrafter, self._draft_address, self._vocabulary)
-            else:
-                if self._draft_address is not None:
-                    model = ModelDrafter(self._draft_address, self._vocabulary)
-                drafter = drafter_for(model)
-        steps = StepLoop(self._opener, settings, drafter=drafter)
-        if model is None:
-            return steps, None
-
-        async def connect() -> None:
-            model.when_more(steps.nudge)
-            await model.start()
-            async with asyncio.timeout(_READY_SECONDS):
-                await model.connected.wait()
-
-        return steps, connect
+        address = self._draft_address
+        if speculation.mode is SpeculativeMode.OFF:
+            return StepLoop(self._opener, settings)
+        if self._draft_waits and address is not None:
+            drafter = await asyncio.to_thread(SynchronousDrafter, address, self._vocabulary)
+            self._waiting.append(drafter)
+            return StepLoop(self._opener, settings, drafter=drafter)
+        if address is None:
+            return StepLoop(self._opener, settings, drafter=drafter_for(None))
+        model = ModelDrafter(address, self._vocabulary)
+        steps = StepLoop(self._opener, settings, drafter=drafter_for(model))
+        model.when_more(steps.nudge)
+        await model.start()
+        async with asyncio.timeout(_READY_SECONDS):
+            await model.connected.wait()
+        return steps

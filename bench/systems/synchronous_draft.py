@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import grpc
 
@@ -27,9 +28,14 @@ _PATIENCE_SECONDS = 60.0
 
 
 class SynchronousDrafter:
-    """See Drafter. Blocks its caller."""
+    """See Drafter. Blocks its caller.
+
+    `failure`: why there are no drafts any more. A step loop outlives its drafter; figures of one without drafts must
+    not be taken for those of one with drafts.
+    """
 
     def __init__(self, address: str, vocabulary: Vocabulary) -> None:
+        self.failure: ResourceError | None = None
         self._address = address
         self._texts: dict[int, Ahead] = {}
         self._asked: dict[int, int] = {}
@@ -96,7 +102,11 @@ class SynchronousDrafter:
         try:
             reply = self._replies.get(timeout=_PATIENCE_SECONDS)
         except queue.Empty:
-            raise ResourceError(f"draft process at {self._address} said nothing for {_PATIENCE_SECONDS} s") from None
+            return self._fail(f"said nothing for {_PATIENCE_SECONDS:.0f} s")
         if isinstance(reply, grpc.RpcError):
-            raise ResourceError(f"draft process at {self._address} broke off: {reply}")
+            return self._fail(f"broke off: {reply}")
         return reply
+
+    def _fail(self, what: str) -> NoReturn:
+        self.failure = ResourceError(f"draft process at {self._address} {what}")
+        raise self.failure

@@ -135,8 +135,10 @@ class Pipeline:
         back, drafts, proposed = self._bytes_back(), self._drafts(), self._proposed()
         begun = time.perf_counter()
         self._call(self._run_all(users, request.get("after", 0), request.get("stall_s", 0.0))).result(900)
+        seconds = time.perf_counter() - begun
+        self._routers.check()
         return {
-            "seconds": time.perf_counter() - begun,
+            "seconds": seconds,
             "answers": [user.ids for user in users],
             "sent_s": [user.sent - begun for user in users],
             "arrivals_s": [[at - begun for at in user.arrivals] for user in users],

@@ -31,9 +31,9 @@ def _measure(table: Table, quick: bool) -> Report:
         for count in _PAPER:
             rates.add(f"K={count}", paper, one, **fixed(count))
         rates.add("K=10, 2 streams", paper, two, **fixed(10))
-        rates.add("shoal, 1 stream", shoal, one)
-        rates.add("shoal, 2 streams", shoal, two)
-        report = rates.report(table, rates.measure(1 if quick else 3))
+        rates.add("shoal, 1 stream", shoal, one, learns=True)
+        rates.add("shoal, 2 streams", shoal, two, learns=True)
+        report = rates.report(table, rates.measure(1 if quick else 2))
     for count in _PAPER:
         report.add(_computed(count), PAPER_70B.gain(rates.chance(f"K={count}"), count))
     return report

@@ -34,7 +34,7 @@ def _measure(table: Table, quick: bool) -> Report:
         shoal = systems.shoal_ring(stack, 1, cores=core)
         for kind, prompt in systems.kinds().items():
             rates.add(f"plain, {kind}", paper, [prompt], **PLAIN)
-            rates.add(f"shoal, {kind}", shoal, [prompt])
+            rates.add(f"shoal, {kind}", shoal, [prompt], learns=True)
         for count in drafts:
             for kind, prompt in systems.kinds().items():
                 rates.add(f"K={count}, {kind}", paper, [prompt], **fixed(count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bench.measure import Spread
 from bench.models import smollm2
 from bench.paper.rates import Rates
@@ -20,14 +22,14 @@ def _measure(table: Table, quick: bool) -> Report:
     model = smollm2()
     prompt = list(load_text_model(model.directory).encode(prompts()[0], add_special_tokens=False))
     own = read_manifest(model.directory).shape.vocab_size
-    rates = Rates(8 if quick else 32)
-    relay = {"delay_ms": _DELAY_MS, "mb_per_s": _MB_PER_S}
+    rates = Rates(8 if quick else 24)
+    relay: dict[str, Any] = {"delay_ms": _DELAY_MS, "mb_per_s": _MB_PER_S}
     with Worker("bench.systems.return_path", [str(model.directory)], two_cores()) as worker:
         for place, link in (("relay", relay), ("loopback", {})):
             rates.add(f"ids, {place}", worker, [prompt], vocabulary=0, **link)
             rates.add(f"logits, {place}", worker, [prompt], vocabulary=own, **link)
             rates.add(f"Llama's logits, {place}", worker, [prompt], vocabulary=_LLAMA, **link)
-        report = rates.report(table, rates.measure(1 if quick else 5))
+        report = rates.report(table, rates.measure(1 if quick else 3))
     for system in ("ids", "logits", "Llama's logits"):
         replies = rates.counted(f"{system}, relay")
         report.add(f"bytes.{system}", Spread.of([reply["bytes_back"] / len(reply["answers"][0]) for reply in replies]))

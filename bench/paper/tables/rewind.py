@@ -26,7 +26,7 @@ REWIND = Table(
         Entry("a trim", "trim_ms", Unit.MS, 48.0),
         Entry("a trim, of a step of four tokens", "trim_cost", Unit.SHARE, 48 / 47),
         Entry("largest difference of a logit in f32", "difference", Unit.PLAIN, 0.0),
-        Entry("ids that differ", "ids_that_differ", Unit.PLAIN, 0.0),
+        Entry("ids that differ", "ids_that_differ", Unit.COUNT, 0.0),
     ),
     differs=(
         "SmolLM2-135M in INT4 on one core, whose state is plain memory, for Llama 3.1 8B on a GPU, where a trim moves "

@@ -16,7 +16,7 @@ _THREE = (64.67, 0.671)
 
 def _measure(table: Table, quick: bool) -> Report:
     systems = fixtures()
-    rates = Rates(8 if quick else 32)
+    rates = Rates(8 if quick else 24)
     prompts = {users: systems.prompts(users) for users in (1, 2, 3)}
     with ExitStack() as stack:
         unsplit = systems.unsplit(stack)
@@ -24,7 +24,7 @@ def _measure(table: Table, quick: bool) -> Report:
         rates.add("unsplit", unsplit, prompts[1])
         for users in (1, 2, 3):
             rates.add(f"plain, {users}", paper, prompts[users], **PLAIN)
-            rates.add(f"shoal, {users}", shoal, prompts[users])
+            rates.add(f"shoal, {users}", shoal, prompts[users], learns=True)
         for count in _TWO:
             rates.add(f"K={count}, 2", paper, prompts[2], **fixed(count))
         rates.add("K=5, 3", paper, prompts[3], **fixed(5))

@@ -15,7 +15,7 @@ _ACCEPTED = 0.707
 
 def _measure(table: Table, quick: bool) -> Report:
     systems = fixtures()
-    rates = Rates(8 if quick else 48)
+    rates = Rates(8 if quick else 40)
     one, two = systems.prompts(1), systems.prompts(2)
     with ExitStack() as stack:
         unsplit = systems.unsplit(stack)
@@ -23,7 +23,7 @@ def _measure(table: Table, quick: bool) -> Report:
         rates.add("unsplit", unsplit, one)
         for users, prompts in ((1, one), (2, two)):
             rates.add(f"plain, {users}", paper, prompts, **PLAIN)
-            rates.add(f"shoal, {users}", shoal, prompts)
+            rates.add(f"shoal, {users}", shoal, prompts, learns=True)
         for users, prompts in ((1, one), (2, two)):
             rates.add(f"K=3, {users}", paper, prompts, **fixed(3))
         return rates.report(table, rates.measure(1 if quick else 3))

@@ -23,7 +23,7 @@ _FARTHEST = max(_NAIVE)
 def _measure(table: Table, quick: bool) -> Report:
     systems = fixtures()
     one, two = systems.prompts(1), systems.prompts(2)
-    rates = Rates(8 if quick else 24)
+    rates = Rates(8 if quick else 32)
     with ExitStack() as stack:
         paper = systems.paper_ring(stack, 3, "--delay-ms", "1")
         shoal = systems.shoal_ring(stack, 3, "--delay-ms", str(_FARTHEST))
@@ -32,8 +32,8 @@ def _measure(table: Table, quick: bool) -> Report:
             for count in _DRAFTS:
                 rates.add(f"K={count}, {delay} ms", paper, one, **fixed(count), delay_ms=delay)
         rates.add("K=10, 2 streams", paper, two, **fixed(10), delay_ms=_FARTHEST)
-        rates.add("shoal, 1 stream", shoal, one)
-        rates.add("shoal, 2 streams", shoal, two)
+        rates.add("shoal, 1 stream", shoal, one, learns=True)
+        rates.add("shoal, 2 streams", shoal, two, learns=True)
         return rates.report(table, rates.measure(1 if quick else 2))
 
 

@@ -60,6 +60,8 @@ def kept(figures=FIGURES, quick=False) -> Measured:
         (1.0213, Unit.SHARE, "102 %"),
         (513024.0, Unit.BYTES, "513,024 bytes"),
         (3.6e-5, Unit.PLAIN, "4e-05"),
+        (8.0, Unit.BYTES, "8 bytes"),
+        (0.0, Unit.COUNT, "0"),
         (0.0, Unit.PLAIN, "0.00"),
         (-0.0002, Unit.SHARE, "-2e-02 %"),
     ],
@@ -70,7 +72,7 @@ def test_figures_are_written_with_the_digits_that_count(value, unit, written):
 
 def test_lines_hold_what_was_measured_beside_the_papers_figures():
     assert lines(small(), FIGURES).splitlines() == [
-        "|  | here | lowest – highest | paper | tok/s | paper | accepted | paper |",
+        "|  | here | lowest – highest | paper | tok/s | paper, tok/s | accepted | paper, accepted |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         r"| two \| one | **1.25 ×** | 1.20 × – 1.30 × | 1.50 × | 12.5 | 30.0 | 50.0 % | 70.7 % |",
         "| a trim | – | – | 48.0 ms | – | – | – | – |",
@@ -151,10 +153,11 @@ class _Asked:
 def test_rates_warm_up_with_few_tokens_and_never_repeat_a_prompt():
     worker, rates = _Asked(), Rates(24)
     rates.add("two", worker, [[5, 6]], delay_ms=50)
-    rates.add("one", worker, [[5, 6]])
+    rates.add("one", worker, [[5, 6]], learns=True)
     report = rates.report(small(), rates.measure(2))
     first = worker.requests[::2]
     assert [request["tokens"] for request in first] == [8, 24, 24]
+    assert [request["tokens"] for request in worker.requests[1::2]] == [24, 24, 24]
     assert [request["prompts"][0] for request in first] == [turned([5, 6], turn) for turn in range(3)]
     assert all(request["delay_ms"] == 50 for request in first)
     assert report.results["two over one"] == 1.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bench.systems.synchronous_draft import SynchronousDrafter
-from shoal.errors import UsageError
+from shoal.errors import ResourceError, UsageError
 from shoal.vocabulary import Vocabulary
 from shoal_stage.draft.fake import VOCABULARY, start_draft
 from shoal_stage.engine.fake import greedy_text
@@ -38,6 +38,15 @@ async def test_it_waits_until_all_ids_are_there():
             text += news
         drafter.end(7)
         await until(lambda: not draft.engine.live)
+
+
+async def test_a_draft_process_that_breaks_off_is_not_forgotten():
+    async with start_draft() as draft:
+        drafter = await asyncio.to_thread(SynchronousDrafter, draft.address, VOCABULARY)
+        drafter.begin(7, PROMPT, "")
+    with pytest.raises(ResourceError, match="broke off"):
+        await asyncio.to_thread(drafter.propose, 7, [], 3)
+    assert drafter.failure is not None
 
 
 async def test_a_draft_model_of_another_vocabulary_is_refused():
