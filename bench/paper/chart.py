@@ -55,12 +55,13 @@ def bars(table: Table, figures: Mapping[str, Figure]) -> list[Bar]:
 
 
 def curves(table: Table, picture: Picture, figures: Mapping[str, Figure]) -> list[Curve]:
-    """The picture's lines, without points that were not measured."""
-    found = []
+    """The picture's lines, without points that were not measured; a curve of the paper's that two share stands once."""
+    found: list[Curve] = []
     for line in picture.lines:
         here = tuple((x, figures[key].value) for x, key in sorted(line.points.items()) if key in figures)
         papers = ((x, table.entry(key).paper) for x, key in sorted(line.points.items()))
-        found.append(Curve(line.label, here, tuple((x, paper) for x, paper in papers if paper is not None)))
+        paper = tuple((x, figure) for x, figure in papers if figure is not None)
+        found.append(Curve(line.label, here, () if any(paper == other.paper for other in found) else paper))
     return found
 
 
@@ -87,7 +88,7 @@ def draw(table: Table, picture: Picture, figures: Mapping[str, Figure], path: Pa
         axes.set_title(picture.title, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         partial = path.with_name(path.name + ".partial")
         canvas.savefig(partial, format="svg", metadata={"Date": None, "Creator": None})
     with partial.open("rb") as file:

@@ -116,6 +116,13 @@ def test_curves_have_the_points_that_there_are_in_order():
     ]
 
 
+def test_a_curve_of_the_papers_that_two_lines_share_stands_once():
+    points = {5: "two over one"}
+    first, second = curves(small(), Picture("small", "K", (Line("one", points), Line("other", points))), FIGURES)
+    assert first.paper == ((5, 1.5),)
+    assert second == Curve("other", ((5, 1.25),), ())
+
+
 def test_levels_are_those_that_were_measured():
     picture = Picture("small", levels={"two": "two over one", "trim": "trim_ms"})
     assert levels(picture, FIGURES) == {"two": 1.25}
