@@ -110,10 +110,12 @@ def test_facts_of_a_later_version_are_read_as_far_as_they_are_known() -> None:
 
 
 def test_layers_of_equal_size_and_unequal_weights_are_not_taken_for_equal() -> None:
-    shape = SMOLLM2.model_copy(update={"layers": 4})
-    facts = ModelFacts(shape, 0, (1 << 20,) * 4, 0, (0,) * 6, None, (1, 1, 1, 3), 0)
-    plan = make_plan(facts, two_nodes(Device.CPU), PlanSpec(devices=(Device.CPU,), stage_count=2))
-    assert [stage.block_end for stage in plan.pipelines[0].stages] == [4, 6]
+    """The fourth layer is as much work as the others together, so it is alone in its stage."""
+    shape = SMOLLM2.model_copy(update={"layers": 6})
+    facts = ModelFacts(shape, 0, (1 << 20,) * 6, 0, (0,) * 8, None, (1, 1, 1, 6, 1, 1), 0)
+    nodes = [*two_nodes(Device.CPU), NodeFacts("pc-3", (Device.CPU,), 1 << 34, 1 << 34, 1 << 34)]
+    plan = make_plan(facts, nodes, PlanSpec(devices=(Device.CPU,), stage_count=3))
+    assert [stage.block_end for stage in plan.pipelines[0].stages] == [4, 5, 8]
 
 
 def test_as_many_numbers_of_weights_as_layers() -> None:
