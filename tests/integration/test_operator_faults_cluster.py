@@ -30,8 +30,10 @@ from testcluster.kubeconfig import Kubeconfig
 from testcluster.kubelet import RUNNING, Kubelet, PodFate
 from testcluster.nodes import Nodes
 
-ROUNDS = 400
-NODES = 8
+# A minute and more: the garbage collector looks for new kinds every 30 s, and until it knows ours, models that were
+# deleted hold their nodes.
+ROUNDS = 1500
+NODES = 16
 SHAPE = ModelShape(
     family="llama",
     layers=8,
@@ -165,7 +167,7 @@ def office(crd: str, nodes: Nodes, kubelet: Kubelet) -> None:
         return PodFate(phase="Succeeded", ready=False, message=report) if "Job" in owners else RUNNING
 
     kubelet.decide(decide)
-    # More than one model needs: those that were deleted hold their nodes until the garbage collector has come by.
+    # More than one model needs, because of those that were deleted just now.
     nodes.add_lunar_lake(*["28Gi"] * NODES)
 
 
