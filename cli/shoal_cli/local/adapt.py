@@ -74,6 +74,7 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "placement.priorityClassName": placement.priority_class_name is not None,
         "nodes of stages.manual": any(stage.node is not None for stage in spec.stages.manual),
         "recovery.replanAfterSeconds": spec.recovery.replan_after_seconds != Recovery().replan_after_seconds,
+        "recovery.freeAfterSeconds": spec.recovery.free_after_seconds is not None,
         "router.service (all but port)": router.service != Service(port=router.service.port),
         "router.ingress": router.ingress is not None,
         "router.apiKeysSecretRef": router.api_keys_secret_ref is not None,

@@ -228,7 +228,7 @@ def test_what_belongs_to_a_cluster_is_left_out_and_named() -> None:
 EVERYTHING_OF_A_CLUSTER = (
     "model: {source: {uri: m.gguf}}, "
     "placement: {tolerations: [{operator: Exists}], priorityClassName: low, nodeLimits: [{node: a, memory: 1Gi}]}, "
-    "recovery: {replanAfterSeconds: 60}, image: {pullPolicy: Always}, "
+    "recovery: {replanAfterSeconds: 60, freeAfterSeconds: 60}, image: {pullPolicy: Always}, "
     "router: {service: {port: 9000, type: NodePort}, resources: {limits: {cpu: 1}}, "
     "ingress: {host: h}, apiKeysSecretRef: {name: s}, requestsPerKey: 2}"
 )
@@ -240,6 +240,7 @@ def test_nothing_of_a_cluster_is_left_out_in_silence() -> None:
         "placement.nodeLimits",
         "placement.priorityClassName",
         "recovery.replanAfterSeconds",
+        "recovery.freeAfterSeconds",
         "router.service (all but port)",
         "router.ingress",
         "router.apiKeysSecretRef",
