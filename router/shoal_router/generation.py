@@ -104,6 +104,8 @@ class GeneratorStatus:
     epoch: int
     running: int
     waiting: int
+    kv_blocks: int = 0
+    kv_blocks_free: int = 0
     timings: tuple[StageTiming, ...] = ()
     steps: int = 0
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import Step
 from shoal_router.generation import (
     FinishReason,
@@ -137,6 +138,8 @@ class StepLoop:
             epoch=pipeline.facts.epoch if pipeline is not None else 0,
             running=load.running if load is not None else 0,
             waiting=load.waiting if load is not None else 0,
+            kv_blocks=load.blocks if load is not None else 0,
+            kv_blocks_free=load.free_blocks if load is not None else 0,
             timings=self._timings.sums(),
             steps=self._timings.steps,
         )
@@ -286,8 +289,10 @@ class StepLoop:
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
         _log.warning("%s", self._detail)
+        # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
+        counts = not isinstance(error, StageNotReady)
         for seq, client in list(self._clients.items()):
-            client.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
+            client.losses += counts and self._scheduler is not None and self._scheduler.has_begun(seq)
             if client.losses > self._settings.recovery_attempts:
                 self._fail(seq, f"the pipeline was lost: {error}")
 
