@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -253,6 +254,20 @@ async def test_case_16_opening_has_a_deadline_and_says_which_stage_is_missing():
             address = free.address
         with pytest.raises(StageUnreachable, match=address):
             await open_once(FixedPlan(plan_at([address, second.address])), seconds=0.3)
+
+
+async def test_a_plan_that_changes_is_followed_at_once_although_a_stage_that_was_asked_is_silent():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # its kernel takes connections, nobody answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with half(0) as first, half(1) as second:
+            source = ChangingPlan(plan_at([first.address, address]))
+            async with serving(source) as loop:
+                with pytest.raises(PipelineUnavailable, match="no pipeline is open"):
+                    await loop.wait_ready(0.3)
+                started = time.monotonic()
+                source.planned = plan_at([first.address, second.address])
+                await loop.wait_ready(10)
+                assert time.monotonic() - started < 3, "the question's own deadline is 5 s"
 
 
 async def test_a_loading_stage_is_awaited_and_named():
