@@ -17,9 +17,6 @@ from shoal.wire.tls import TlsDirectory
 # made. A release without these switches ignores them.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
-# Who forks here starts another program at once. gRPC would stop its threads around that, and logs when it cannot.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 KEEPALIVE_SECONDS = 5.0
 KEEPALIVE_TIMEOUT_SECONDS = 4.0
 FRAME_OVERHEAD_BYTES = 1 << 20  # rows, block tables and parameters beside the hidden states

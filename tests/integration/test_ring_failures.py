@@ -155,6 +155,22 @@ async def test_silence_between_two_stages_ends_the_epoch_within_three_seconds_an
             assert tokens == greedy_text((1, 2, 3), 400)
 
 
+async def test_case_5_a_link_that_stands_still_for_two_seconds_is_forgiven():
+    async with (
+        relayed_pipeline() as (first, _, relay),
+        serving(FixedPlan(plan_at([first.address, relay.address]))) as loop,
+    ):
+        await loop.wait_ready(10)
+        pipeline = loop._pipeline
+        stream = loop.generate(GenerationRequest("r", (1, 2, 3), GREEDY, 60))
+        tokens = [*(await anext(stream)).tokens]
+        relay.stall(2.0)
+        async for delta in stream:
+            tokens += delta.tokens
+        assert tokens == greedy_text((1, 2, 3), 60)
+        assert loop._pipeline is pipeline
+
+
 @pytest.mark.slow
 async def test_a_stage_that_computes_for_ten_seconds_and_says_so_is_not_lost():
     waited = threading.Event()

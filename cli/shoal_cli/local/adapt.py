@@ -91,12 +91,12 @@ def cluster_only(model: ShardedModel) -> list[str]:
 
 
 def parts_wanted(model: ShardedModel) -> int:
-    """Into how many nodes this machine is to be divided: as many as stages are asked for, and one for each standby."""
-    return stages_wanted(model) + model.spec.placement.spare_pods
+    """Into how many nodes this machine is to be divided: one for each stage of each pipeline, one for each standby."""
+    return model.spec.replicas * stages_wanted(model) + model.spec.placement.spare_pods
 
 
 def stages_wanted(model: ShardedModel) -> int:
-    """How many stages are asked for."""
+    """How many stages of a pipeline are asked for."""
     return model.spec.stages.count or len(model.spec.stages.manual) or 1
 
 

@@ -197,7 +197,7 @@ class LocalPipeline:
             await slot.process.wait()
             failure = slot.process.failure()
             instead = self._hand_over(slot)
-            pause = slot.restarts.pause(time.monotonic())
+            pause = slot.restarts.pause(time.monotonic(), replaced=self._is_replaced(slot))
             if pause is None:
                 raise failure
             when = f" in {pause:g} s" if pause else ""
@@ -214,8 +214,7 @@ class LocalPipeline:
                     raise
             else:
                 self._is_ready(slot)
-                standing_by = slot.seat is not None and not self.stages.serves(slot.seat)
-                report(f"{slot.process.name} is ready again{' and stands by' if standing_by else ''}")
+                report(f"{slot.process.name} is ready again{' and stands by' if self._is_replaced(slot) else ''}")
 
     async def _until_useless(self, slot: _Slot, seat: Seat, report: Report) -> None:
         """Return when a stage has ended, is about to, or has fallen silent; then a standby has its place already."""
@@ -234,6 +233,10 @@ class LocalPipeline:
             for task in (ending, silent):
                 task.cancel()
             await asyncio.gather(ending, silent, return_exceptions=True)
+
+    def _is_replaced(self, slot: _Slot) -> bool:
+        """Whether another process serves what this one holds."""
+        return slot.seat is not None and not self.stages.serves(slot.seat)
 
     def _hand_over(self, slot: _Slot) -> str:
         """Let a standby take the place of a stage that is gone; returns what to say about it."""

@@ -14,12 +14,16 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
 
+STANDBY_PAUSE_S = 2.0
+"""What is replaced comes back as a standby, which is not urgent: loading must not slow down the answers' recovery."""
+
 
 class Restarts:
     """The history of one process, which is starting. Call `ready` when it is, `pause` when it has ended."""
 
-    def __init__(self, longest_pause: float = LONGEST_PAUSE_S) -> None:
+    def __init__(self, longest_pause: float = LONGEST_PAUSE_S, standby_pause: float = STANDBY_PAUSE_S) -> None:
         self._longest_pause = longest_pause
+        self._standby_pause = standby_pause
         self._pause = 0.0
         self._failed = 0
         self._ready_at: float | None = None
@@ -29,8 +33,11 @@ class Restarts:
         self._failed = 0
         self._ready_at = now
 
-    def pause(self, now: float) -> float | None:
-        """Seconds until it is to be started again; None when that has been tried often enough."""
+    def pause(self, now: float, *, replaced: bool = False) -> float | None:
+        """Seconds until it is to be started again; None when that has been tried often enough.
+
+        `replaced`: another process has its place already.
+        """
         if self._ready_at is None:
             self._failed += 1
             if self._failed >= ATTEMPTS:
@@ -40,4 +47,4 @@ class Restarts:
         self._ready_at = None
         pause = self._pause
         self._pause = min(max(2 * pause, FIRST_PAUSE_S), self._longest_pause)
-        return pause
+        return max(pause, self._standby_pause) if replaced else pause

@@ -40,7 +40,8 @@ class Stages:
         for pipeline in plan.pipelines:
             for stage in pipeline.stages:
                 position = pipeline.index, stage.index
-                self._serving[position] = Seat(f"stage {len(self._serving)}", position, stage)
+                which = f"pipeline {pipeline.index} " if len(plan.pipelines) > 1 else ""
+                self._serving[position] = Seat(f"{which}stage {stage.index}", position, stage)
         for number, standby in enumerate(plan.standbys):
             position = standby.pipeline, standby.stage.index
             self._standing_by.append(Seat(f"standby {number}", position, standby.stage))

@@ -16,7 +16,7 @@ from shoal.errors import IntegrityError, ResourceError, StageError
 from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.process import ManagedProcess
-from shoal_cli.local.restarts import ATTEMPTS
+from shoal_cli.local.restarts import ATTEMPTS, Restarts
 
 WAIT = "import signal; signal.pause()"
 READY = 'print(\'{"event": "ready"}\', flush=True)\n' + WAIT
@@ -237,6 +237,10 @@ async def test_a_dead_stage_is_started_again_under_its_old_address(tmp_path: Pat
         await asyncio.gather(watching, return_exceptions=True)
 
 
+def at_once() -> Restarts:
+    return Restarts(standby_pause=0.0)
+
+
 def addresses(folder: Path) -> list[str]:
     written = Plan.model_validate_json((folder / "plan.json").read_bytes())
     return [stage.address for stage in written.pipelines[0].stages]
@@ -244,7 +248,10 @@ def addresses(folder: Path) -> list[str]:
 
 async def test_a_standby_takes_the_place_of_a_dead_stage_which_then_stands_by(tmp_path: Path) -> None:
     reports = asyncio.Queue[str]()
-    async with asyncio.timeout(60), LocalPipeline(plan(2, 1), Scripts(), tmp_path, load_deadline=10) as pipeline:
+    async with (
+        asyncio.timeout(60),
+        LocalPipeline(plan(2, 1), Scripts(), tmp_path, load_deadline=10, restarts=at_once) as pipeline,
+    ):
         await pipeline.start()
         assert addresses(tmp_path) == ["127.0.0.1:9000", "127.0.0.1:9001"]
         watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
@@ -271,7 +278,10 @@ async def test_a_stage_that_says_it_stops_is_replaced_before_it_ends(tmp_path: P
         "while True: signal.pause()"
     )
     scripts = Scripts(stages={0: stops_late})
-    async with asyncio.timeout(60), LocalPipeline(plan(1, 1), scripts, tmp_path, load_deadline=10) as pipeline:
+    async with (
+        asyncio.timeout(60),
+        LocalPipeline(plan(1, 1), scripts, tmp_path, load_deadline=10, restarts=at_once) as pipeline,
+    ):
         await pipeline.start()
         watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
         pid = pipeline.pid_of("stage 0")

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
 from shoal_cli.cache import cache_root
-from shoal_cli.local.restarts import ATTEMPTS, LONGEST_PAUSE_S, STEADY_S, Restarts
+from shoal_cli.local.restarts import ATTEMPTS, LONGEST_PAUSE_S, STANDBY_PAUSE_S, STEADY_S, Restarts
 from shoal_cli.local.rundir import last_words, prune, run_directory
 from shoal_cli.local.stages import Stages
 from shoal_cli.terminal import bytes_text
@@ -25,6 +25,14 @@ def test_a_process_that_comes_up_is_started_again_for_ever_with_growing_pauses()
     assert pauses[-1] == LONGEST_PAUSE_S
     restarts.ready(100)
     assert restarts.pause(100 + STEADY_S) == 0, "it was well for a while"
+
+
+def test_a_process_that_is_replaced_is_in_no_hurry() -> None:
+    restarts = Restarts()
+    restarts.ready(0)
+    assert restarts.pause(1, replaced=True) == STANDBY_PAUSE_S
+    restarts.ready(2)
+    assert restarts.pause(3) == 0.5
 
 
 def test_a_process_that_does_not_come_up_is_given_up() -> None:
