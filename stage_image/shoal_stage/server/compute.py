@@ -79,6 +79,12 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         self._listener = listener
         self._patience = patience
         self._allowed = patience.allowed(0)
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Sequences that hold memory in the engine, of every epoch; written by the thread, read by anyone."""
+        return self._held
 
     def allowed_seconds(self) -> float:
         """How long the step in hand may take: by what the steps before it took."""
@@ -105,6 +111,7 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         while (job := self._inbox.get()) is not None and not self._stopping:
             if isinstance(job, _Free):
                 engine.release(tuple(job.work.seqs))
+                self._held -= len(job.work.seqs)
                 job.work.seqs.clear()
             elif isinstance(job, _Mark):
                 self._tell(job.reached.set)
@@ -126,13 +133,14 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
                 if tokens:
                     self._patience.learn(ended - started, tokens)
 
-    @staticmethod
-    def _run(engine: Engine, job: _Run, started: float, idle: float) -> Outgoing:
+    def _run(self, engine: Engine, job: _Run, started: float, idle: float) -> Outgoing:
         work, frame = job.work, job.frame
         body = frame.body
         if isinstance(body, Release):
             engine.release(body.seqs)
+            before = len(work.seqs)
             work.seqs.difference_update(body.seqs)
+            self._held += len(work.seqs) - before
             if work.sampler is not None:
                 work.sampler.release(body.seqs)
                 return None
@@ -141,7 +149,9 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
             if work.sampler is None:
                 return job.message
             return encode_result(StepResult(epoch=frame.epoch, number=frame.number, heartbeat=body.nonce))
+        before = len(work.seqs)
         work.seqs.update(row.seq for row in body.rows)
+        self._held += len(work.seqs) - before
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
         timing = StageTiming(

@@ -85,8 +85,7 @@ class Stage:
 
     def describe(self) -> StageDescription:
         """What this stage is, right now."""
-        held = 0 if self._session is None else len(self._session.work.seqs)
-        return replace(self._description, held=held, refused=dict(self._refused))
+        return replace(self._description, held=self._compute.held, refused=dict(self._refused))
 
     async def open(self, request: OpenRequest) -> OpenReply:
         """Take the place in a pipeline that `request` gives. Closes older epochs, even when it then fails."""

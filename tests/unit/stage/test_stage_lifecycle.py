@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.codec import decode_description, decode_progress, encode_open
 from shoal.wire.errors import StageExhausted
-from shoal.wire.messages import Heartbeat, Row, StageProgress, StageState, Step
+from shoal.wire.messages import Heartbeat, Release, Row, StageProgress, StageState, Step
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage, waiting_pipeline
@@ -155,7 +155,7 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
 
 
 async def test_case_18_a_stage_that_stops_says_so_and_serves_on_until_its_router_has_left(until) -> None:
-    async with fake_pipeline(2, patience=Patience(hand_over=DEADLINE)) as handles:
+    async with fake_pipeline(2, patience=Patience(hand_over=DEADLINE, orphan=0.05)) as handles:
         async with open_ring(handles) as ring:
             await ring.step(first_row())
             stopping = asyncio.ensure_future(handles[1].server.stop())
@@ -207,7 +207,22 @@ async def test_frames_that_are_refused_are_counted_by_what_was_wrong(until) -> N
         async with stub_of(handles[0]) as stub:
             said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
         assert said.refused == {"InvalidFrame": 1, "StaleEpoch": 1}
-        assert said.held == 0
+        await until(lambda: handles[0].stage.describe().held == 0)
+
+
+async def test_what_a_stage_holds_is_counted_over_its_epochs_and_let_go_with_them(until) -> None:
+    async with fake_pipeline(1) as handles:
+        stage = handles[0].stage
+        async with open_ring(handles) as ring:
+            await ring.step(first_row(1), first_row(2))
+            assert stage.describe().held == 2
+            await ring.send(Release((1,)))
+            await ring.step(first_row(3))
+            assert stage.describe().held == 2
+        async with open_ring(handles, epoch=2) as ring:
+            await ring.step(first_row(1))
+            assert stage.describe().held == 1
+            assert handles[0].engine.live == {1}
 
 
 async def test_a_next_hop_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

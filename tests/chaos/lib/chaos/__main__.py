@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -43,8 +44,11 @@ def main(argv: list[str]) -> int:
         partial.write_text(document + "\n")
         partial.replace(given.report)
     sys.stdout.write(document + "\n")
-    sys.stderr.write(f"{len(report.findings)} findings; logs: {folder}\n")
-    return 1 if report.findings else 0
+    if report.findings:
+        sys.stderr.write(f"{len(report.findings)} findings; logs: {folder}\n")
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class System:
                 self._later(event.seconds, relay.mend)
             case Blow.CORRUPT_LINK:
                 relay.corrupt()
-        return f"link to {seat.name}, {event.seconds} s"
+        return f"{event.blow}: to {seat.name}{f', {event.seconds} s' if event.seconds else ''}"
 
     async def healed(self) -> None:
         """Wait until what was to be undone later is undone, and every process is back."""
