@@ -23,6 +23,7 @@ BENCHES = {
     "operator": "bench.operator",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",
+    "recovery": "bench.recovery",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
     "speculation": "bench.speculation",

@@ -29,6 +29,7 @@ from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import Step
 from shoal_router.generation import (
     FinishReason,
@@ -143,6 +144,8 @@ class StepLoop:
             epoch=pipeline.facts.epoch if pipeline is not None else 0,
             running=load.running if load is not None else 0,
             waiting=load.waiting if load is not None else 0,
+            kv_blocks=load.blocks if load is not None else 0,
+            kv_blocks_free=load.free_blocks if load is not None else 0,
             timings=self._timings.sums(),
             steps=self._timings.steps,
         )
@@ -337,8 +340,10 @@ class StepLoop:
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
         _log.warning("%s", self._detail)
+        # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
+        counts = not isinstance(error, StageNotReady)
         for seq, mailbox in list(self._mailboxes.items()):
-            mailbox.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
+            mailbox.losses += counts and self._scheduler is not None and self._scheduler.has_begun(seq)
             if mailbox.losses > self._settings.recovery_attempts:
                 self._fail(seq, f"the pipeline was lost: {error}")
 

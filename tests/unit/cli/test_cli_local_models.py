@@ -20,6 +20,7 @@ from shoal.manifest import (
     file_sha256,
 )
 from shoal.plan.document import Device
+from shoal.plan.facts import ModelFacts
 from shoal.resource import ExecutionMode, ShardedModel, StagesMode, parse_sharded_model
 from shoal.vocabulary import Vocabulary
 from shoal_cli.commands.compile import stem_of
@@ -28,9 +29,11 @@ from shoal_cli.local.adapt import (
     check_exposure,
     cluster_only,
     for_this_machine,
+    local_plan,
     parts_wanted,
     without_effect,
 )
+from shoal_cli.local.machine import Machine
 from shoal_cli.local.models import (
     cache_path,
     find_or_compile,
@@ -39,6 +42,7 @@ from shoal_cli.local.models import (
     volume_path,
     with_options,
 )
+from shoal_stage.engine.fake import fake_manifest
 
 SHAPE = ModelShape(
     family="llama", layers=2, hidden_size=8, heads=2, kv_heads=1, head_size=4, vocab_size=16, max_context=64
@@ -219,10 +223,10 @@ CLUSTER = (
 def test_what_belongs_to_a_cluster_is_left_out_and_named() -> None:
     model = sharded_model(CLUSTER)
     local = for_this_machine(model)
-    assert cluster_only(model) == ["placement.nodeSelector", "placement.sparePods"]
+    assert cluster_only(model) == ["placement.nodeSelector"]
     assert cluster_only(local) == []
     assert local.spec.placement.max_memory_fraction == 0.5
-    assert parts_wanted(local) == 6, "three pipelines of two stages"
+    assert parts_wanted(local) == 7, "three pipelines of two stages, and a standby"
 
 
 EVERYTHING_OF_A_CLUSTER = (
@@ -301,9 +305,20 @@ def test_the_draft_model_is_found_like_any_other_unless_speculation_is_off(
 
 def test_options_override_the_manifest() -> None:
     local = for_this_machine(sharded_model(CLUSTER), stages=3, exact=True, devices=[Device.CPU])
-    assert (local.spec.stages.mode, local.spec.stages.manual, parts_wanted(local)) == (StagesMode.AUTO, (), 9)
+    assert (local.spec.stages.mode, local.spec.stages.manual, parts_wanted(local)) == (StagesMode.AUTO, (), 10)
     assert local.spec.execution.mode is ExecutionMode.EXACT
     assert local.spec.devices == (Device.CPU,)
+
+
+@pytest.mark.parametrize(("spares", "stages"), [(0, None), (1, None), (2, 2), (3, 2)])
+def test_a_standby_gets_a_place_of_its_own_and_no_stage_more(spares: int, stages: int | None) -> None:
+    model = sharded_model(f"model: {{source: {{uri: m.gguf}}}}, placement: {{sparePods: {spares}}}")
+    machine = Machine(memory_total=64 << 30, memory_free=60 << 30, cores=8, devices=(Device.CPU,))
+    facts = ModelFacts.of_manifest(fake_manifest(layers=8))
+    plan = local_plan(for_this_machine(model, stages=stages, devices=[Device.CPU]), facts, machine)
+    assert len(plan.pipelines[0].stages) == (stages or 1)
+    assert len(plan.standbys) == spares
+    assert len({stage.node for stage in plan.everywhere}) == (stages or 1) + spares
 
 
 def test_no_replicas_is_nothing_to_run() -> None:
