@@ -27,8 +27,9 @@ from shoal_router.schedule.fake_drafter import FakeDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoopSettings
 
-QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=5.0)
-SECONDS = 10
+QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=60.0)
+SECONDS = 30
+"""For anything a test waits for; reached only when something hangs."""
 
 
 def ask(prompt, max_tokens=8, *, seed=0, **kwargs):
