@@ -60,6 +60,8 @@ async def test_an_error_in_openais_form_is_one(body: bytes, status: int, code: s
         (b"oh no\n\n", 200),
         (b"Internal Server Error", 500),
         (b'{"detail": "no"}', 500),
+        (b'{"error": {"message": "lost"}}', 500),
+        (b'{"error": {"message": "", "type": "server_error", "param": null, "code": null}}', 500),
     ],
 )
 async def test_what_no_client_can_understand_is_malformed(body: bytes, status: int) -> None:
