@@ -82,7 +82,7 @@ def run(quick: bool) -> Report:
     model = smollm2().directory
     text = load_text_model(model)
     asked = [tuple(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[:STREAMS]]
-    tokens, times = (16, 1) if quick else (40, 10)
+    tokens, times = (16, 1) if quick else (24, 5)
     figures = _Figures()
     for stages in (2,) if quick else (2, 3):
         for kinds in ([RESET, SILENT], [RESTART]):

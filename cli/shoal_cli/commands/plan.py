@@ -34,7 +34,7 @@ def plan(
     from shoal.resource import load_nodes, load_sharded_model
     from shoal.resource.planning import node_facts_of, plan_spec_of
     from shoal_cli.cluster import plan_on, with_cluster
-    from shoal_cli.local.adapt import for_this_machine, local_plan, without_effect
+    from shoal_cli.local.adapt import for_this_machine, local_plan, missing_standbys, without_effect
     from shoal_cli.local.machine import this_machine
     from shoal_cli.local.models import model_facts
     from shoal_cli.terminal import progress
@@ -55,6 +55,8 @@ def plan(
             progress().print(line)
         model = for_this_machine(model)
         made = local_plan(model, model_facts(model, fetch=fetch), this_machine())
+        if line := missing_standbys(model, made):
+            progress().print(line)
     _show(made, model.metadata.name, json_output)
 
 

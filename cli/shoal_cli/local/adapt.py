@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shoal.errors import UsageError
+from shoal.errors import PlanError, UsageError
 from shoal.plan import ModelFacts, Plan, make_plan
 from shoal.plan.document import Device
 from shoal.plan.standby import with_standbys
@@ -99,12 +99,30 @@ def stages_wanted(model: ShardedModel) -> int:
 
 
 def local_plan(model: ShardedModel, facts: ModelFacts, machine: Machine) -> Plan:
-    """Stages and standbys on this machine. Raises PlanError when they do not fit.
+    """Stages and standbys on this machine; no standbys where they would leave the stages too little memory.
 
-    The standbys' places are not there for more stages: what was not asked for by number is one stage, as without them.
+    Raises PlanError when the stages alone do not fit. The standbys' places are not there for more stages: what was not
+    asked for by number is one stage, as without them.
     """
     nodes = as_nodes(machine, parts_wanted(model))
     wanted = plan_spec_of(model.spec)
-    if wanted.spare_nodes and not wanted.manual:
+    if not wanted.spare_nodes:
+        return make_plan(facts, nodes, wanted)
+    if not wanted.manual:
         wanted = replace(wanted, stage_count=stages_wanted(model))
-    return with_standbys(make_plan(facts, nodes, wanted), facts, nodes, wanted)
+    try:
+        return with_standbys(make_plan(facts, nodes, wanted), facts, nodes, wanted)
+    except PlanError:
+        alone = as_nodes(machine, parts_wanted(model) - wanted.spare_nodes)
+        return make_plan(facts, alone, replace(wanted, spare_nodes=0))
+
+
+def missing_standbys(model: ShardedModel, plan: Plan) -> str:
+    """What there is no room for on this machine, in a line; empty when there is."""
+    asked, found = model.spec.placement.spare_pods, len(plan.standbys)
+    if found >= asked:
+        return ""
+    return (
+        f"placement.sparePods asks for {asked}, this machine has memory for {found}: "
+        "a stage without a standby is started again when it is lost"
+    )

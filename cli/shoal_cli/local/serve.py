@@ -9,7 +9,7 @@ from shoal.plan import ModelFacts, Plan
 from shoal.resource import ExecutionMode, KvPrecision, ShardedModel
 from shoal_cli.asking import Question, ask
 from shoal_cli.cache import openvino_dir, runs_dir
-from shoal_cli.local.adapt import local_plan
+from shoal_cli.local.adapt import local_plan, missing_standbys
 from shoal_cli.local.launch import Engine, LocalCommands, threads_for
 from shoal_cli.local.machine import this_machine
 from shoal_cli.local.models import LocalModel
@@ -39,6 +39,8 @@ def serve(
     facts = ModelFacts.of_manifest(local.manifest)
     plan = local_plan(model, facts, machine)
     print_plan(plan, model.metadata.name)
+    if line := missing_standbys(model, plan):
+        progress().print(line)
     scheduler, recovery = model.spec.scheduler, model.spec.recovery
     cache = openvino_dir(local.manifest.digest)
     cache.mkdir(parents=True, exist_ok=True)

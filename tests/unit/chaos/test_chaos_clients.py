@@ -12,7 +12,7 @@ import pytest
 
 from chaos import clients
 from chaos.clients import Broke, Malformed, Question, Verdicts, ask, client
-from chaos.schedule import Blow, schedule
+from chaos.schedule import GENTLE, GENTLE_STOP_SECONDS, PHASE_SECONDS, Blow, schedule
 
 QUESTION = Question("Hello", 8, 0.0, 1)
 ERROR = {"message": "lost", "type": "server_error", "param": None, "code": "generation_failed"}
@@ -60,6 +60,8 @@ async def test_an_error_in_openais_form_is_one(body: bytes, status: int, code: s
         (b"oh no\n\n", 200),
         (b"Internal Server Error", 500),
         (b'{"detail": "no"}', 500),
+        (b'{"error": {"message": "lost"}}', 500),
+        (b'{"error": {"message": "", "type": "server_error", "param": null, "code": null}}', 500),
     ],
 )
 async def test_what_no_client_can_understand_is_malformed(body: bytes, status: int) -> None:
@@ -115,3 +117,10 @@ def test_the_same_seed_gives_the_same_blows_and_each_comes_before_any_comes_agai
     assert schedule(5, 300) == schedule(5, 300) != schedule(6, 300)
     first = [event.blow for event in schedule(5, 300)][: len(Blow)]
     assert set(first) == set(Blow)
+
+
+def test_every_other_phase_ends_no_process_so_that_memory_can_be_watched() -> None:
+    phases = [[event for event in schedule(7, 3600) if event.at // PHASE_SECONDS % 2 == odd] for odd in (0, 1)]
+    assert {event.blow for event in phases[0]} == set(Blow)
+    assert {event.blow for event in phases[1]} == set(GENTLE)
+    assert max(event.seconds for event in phases[1] if event.blow is Blow.STOP_STAGE) <= GENTLE_STOP_SECONDS

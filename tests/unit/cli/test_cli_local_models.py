@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shoal.errors import IntegrityError, ManifestError, UsageError
+from shoal.errors import IntegrityError, ManifestError, PlanError, UsageError
 from shoal.manifest import (
     Block,
     BlockKind,
@@ -30,6 +31,7 @@ from shoal_cli.local.adapt import (
     cluster_only,
     for_this_machine,
     local_plan,
+    missing_standbys,
     parts_wanted,
     without_effect,
 )
@@ -319,6 +321,20 @@ def test_a_standby_gets_a_place_of_its_own_and_no_stage_more(spares: int, stages
     assert len(plan.pipelines[0].stages) == (stages or 1)
     assert len(plan.standbys) == spares
     assert len({stage.node for stage in plan.everywhere}) == (stages or 1) + spares
+
+
+def test_without_room_for_a_standby_the_stages_run_alone_and_a_line_says_so() -> None:
+    model = sharded_model("model: {source: {uri: m.gguf}}, placement: {sparePods: 1}")
+    local, facts = for_this_machine(model, devices=[Device.CPU]), ModelFacts.of_manifest(fake_manifest(layers=8))
+    machine = Machine(memory_total=64 << 30, memory_free=60 << 30, cores=8, devices=(Device.CPU,))
+    roomy = local_plan(local, facts, machine)
+    assert (len(roomy.standbys), missing_standbys(local, roomy)) == (1, "")
+    needed = int(roomy.pipelines[0].stages[0].memory.total / local.spec.placement.max_memory_fraction)
+    tight = local_plan(local, facts, replace(machine, memory_total=3 * needed // 2, memory_free=3 * needed // 2))
+    assert (len(tight.pipelines[0].stages), tight.standbys) == (1, ())
+    assert "asks for 1, this machine has memory for 0" in missing_standbys(local, tight)
+    with pytest.raises(PlanError):
+        local_plan(local, facts, replace(machine, memory_total=needed // 2, memory_free=needed // 2))
 
 
 def test_no_replicas_is_nothing_to_run() -> None:

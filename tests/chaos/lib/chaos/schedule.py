@@ -11,6 +11,12 @@ FIRST_SECONDS = 2.0
 
 PAUSE_SECONDS = (2.0, 8.0)
 
+PHASE_SECONDS = 180.0
+"""Every other phase leaves the processes alive, so that their memory can be watched."""
+
+GENTLE_STOP_SECONDS = 1.5
+"""Nobody takes a process for lost that is stopped for so long."""
+
 
 class Blow(StrEnum):
     """One kind of disturbance."""
@@ -48,6 +54,10 @@ _WEIGHTS: dict[Blow, int] = {
 }
 
 
+GENTLE = (Blow.STOP_STAGE, Blow.STALL_LINK, Blow.DELAY_LINK, Blow.CUT_LINK, Blow.CORRUPT_LINK)
+"""Blows that end no process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """At `at` seconds `blow` hits: which stage, `choice` (0 to 1) says; for `seconds`, where it does not last."""
@@ -65,7 +75,12 @@ def schedule(seed: int, seconds: float) -> list[Event]:
     events: list[Event] = []
     at = FIRST_SECONDS
     while at < seconds:
-        blow = due.pop() if due else rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        events.append(Event(round(at, 2), blow, rng.random(), round(rng.uniform(*_SECONDS.get(blow, (0.0, 0.0))), 2)))
+        gentle = int(at // PHASE_SECONDS) % 2 == 1
+        among = GENTLE if gentle else tuple(Blow)
+        blow = due.pop() if due and not gentle else rng.choices(among, [_WEIGHTS[each] for each in among])[0]
+        lasting = rng.uniform(*_SECONDS.get(blow, (0.0, 0.0)))
+        if gentle and blow is Blow.STOP_STAGE:
+            lasting = min(lasting, GENTLE_STOP_SECONDS)
+        events.append(Event(round(at, 2), blow, rng.random(), round(lasting, 2)))
         at += rng.uniform(*PAUSE_SECONDS)
     return events
