@@ -27,6 +27,7 @@ BENCHES = {
     "paper": "bench.paper",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",
+    "recovery": "bench.recovery",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
     "speculation": "bench.speculation",

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoal_cli.tables import facts_table, timing_table
+from shoal_cli.tables import facts_table, timing_tables
 from shoal_cli.terminal import results
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ async def ask(url: str, question: Question) -> Answer:
         sys.stdout.write("\n\n")
         after = await client.status()
     results().print(facts_table(_figures(answer)))
-    timings = timing_table(before, after)
-    if timings is not None:
+    for timings in timing_tables(before, after):
         results().print()
         results().print(timings)
     return answer

@@ -70,7 +70,7 @@ class RouterClient:
             raise self._unlike(path) from None
 
     async def status(self) -> dict[str, Any]:
-        """The router's own account: ready, detail, steps, timings per stage."""
+        """The router's own account: ready, detail, and of each pipeline its steps and the timings of its stages."""
         return await self._get("/status")
 
     async def stream(self, path: str, body: dict[str, Any], answer: Answer) -> AsyncGenerator[str, None]:

@@ -51,16 +51,27 @@ def plan_table(pipeline: PipelinePlan, layers: int, title: str) -> Table:
     return table
 
 
-def timing_table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table | None:
-    """Where each stage's time went between two statuses of the router, per step; None when no step was run."""
-    steps = after.get("steps", 0) - before.get("steps", 0)
+def timing_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Table]:
+    """Where each stage's time went between two statuses of the router, per step; of pipelines that ran any."""
+    earlier = {pipeline["index"]: pipeline for pipeline in before["pipelines"]}
+    tables = []
+    for pipeline in after["pipelines"]:
+        name = f"pipeline {pipeline['index']}, " if len(after["pipelines"]) > 1 else ""
+        tables.append(_timing_table(name, earlier.get(pipeline["index"], {}), pipeline))
+    return [table for table in tables if table is not None]
+
+
+def _timing_table(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Table | None:
+    if after["epoch"] != before.get("epoch"):
+        before = {}  # a pipeline that was opened since then counts from 0
+    steps = after["steps"] - before.get("steps", 0)
     if steps <= 0:
         return None
     earlier = {timing["stage"]: timing for timing in before.get("timings", ())}
-    table = _table(f"per step, mean of {steps} steps", "stage")
+    table = _table(f"{name}per step, mean of {steps} steps", "stage")
     for heading in ("compute", "wait for work", "wait in queue", "send", "busy"):
         table.add_column(heading, justify="right")
-    for timing in after.get("timings", ()):
+    for timing in after["timings"]:
         was = earlier.get(timing["stage"], {})
         compute, idle, queue, send = (
             timing.get(field, 0) - was.get(field, 0) for field in ("compute_us", "idle_us", "queue_us", "send_us")

@@ -1,6 +1,6 @@
 """`python -m shoal_router --plan plan.json --model DIR --listen HOST:PORT …`: the router as a process.
 
-    settings ─> port ─> TextModel ─> StepLoop(RingOpener(plan), drafter) ─> API ─> serve
+    settings ─> port ─> TextModel ─> Fleet(a RingOpener for each pipeline of the plan, drafter) ─> API ─> serve
 
 What the user can put right ends the process with one line on stderr and the error's exit code. What only time can put
 right (stages that still load, a plan without addresses yet) does not: the API answers 503 with the reason meanwhile.
@@ -28,12 +28,13 @@ from shoal_router.api.app import create_app
 from shoal_router.api.keys import ApiKeys
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
+from shoal_router.fleet.fleet import Fleet
 from shoal_router.pipeline.opener import RingOpener
-from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource
+from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
-from shoal_router.step_loop import StepLoop, StepLoopSettings
+from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
 
 
@@ -81,9 +82,10 @@ def run(settings: RouterSettings) -> None:
     model = None
     if speculative and settings.draft_address is not None:
         model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, read_manifest(settings.model)))
-    runtime = StepLoop(
-        RingOpener(
-            PlanForModel(PlanFile(settings.plan), text.digest),
+    runtime = Fleet(
+        lambda: pipelines_of(settings.plan),
+        lambda index: RingOpener(
+            PlanForModel(PlanFile(settings.plan, index), text.digest),
             prefill_chunk=settings.prefill_chunk,
             tls=TlsDirectory(settings.tls_dir) if settings.tls_dir else None,
         ),

@@ -94,9 +94,13 @@ class TokenDelta:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorStatus:
-    """What the step loop says of itself, for health, /v1/models and the command line."""
+    """What a generator says of itself, for health, /v1/models and the command line.
+
+    Where there are several pipelines, `ready` means that one is open at least, `max_context` is the largest, `epoch`
+    the highest, `running`, `waiting`, `kv_blocks` and `steps` are sums, and `timings` stand with each pipeline alone.
+    """
 
     ready: bool
     detail: str
@@ -104,8 +108,28 @@ class GeneratorStatus:
     epoch: int
     running: int
     waiting: int
+    kv_blocks: int = 0
+    kv_blocks_free: int = 0
     timings: tuple[StageTiming, ...] = ()
     steps: int = 0
+    pipelines: tuple[PipelineStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """One pipeline's part of a GeneratorStatus. `index`: its place in the plan."""
+
+    index: int
+    ready: bool
+    detail: str
+    max_context: int
+    epoch: int
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_blocks_free: int
+    timings: tuple[StageTiming, ...]
+    steps: int
 
 
 class Generator(Protocol):

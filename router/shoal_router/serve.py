@@ -35,7 +35,7 @@ _CLOSING_SECONDS = 3.0
 
 
 class Runtime(Generator, Protocol):
-    """A Generator with a life: StepLoop."""
+    """A Generator with a life: Fleet, or a StepLoop alone."""
 
     async def start(self) -> None:
         """Begin to open the pipeline."""

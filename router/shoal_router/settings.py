@@ -78,7 +78,7 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default %(default)s")
     parser.add_argument("--served-name", action="append", default=[], metavar="NAME", help="may be repeated")
     for name, what in (
-        ("max_queue", "requests that may wait; more get 429"),
+        ("max_queue", "requests that may wait at each pipeline; more get 429"),
         ("prefill_chunk", "tokens of a prompt in one step"),
         ("speculative_max_tokens", "most tokens drafted at a time"),
         ("recovery_attempts", "lost pipelines that an answer survives"),

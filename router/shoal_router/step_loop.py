@@ -12,6 +12,9 @@ trying, so that the service is back as soon as the stages are.
 
 With a drafter, sequences speculate (schedule/speculation): the loop only passes it on, with the settings and what the
 stages measured. A drafter that computes elsewhere calls `nudge` when it has more to offer.
+
+Where a router has several pipelines, each has a loop of its own, and a Fleet (fleet/) above them hands sequences from
+one to another (`hand_over`, `take_over`). Loops that do so number their sequences together and share the drafter.
 """
 
 from __future__ import annotations
@@ -19,22 +22,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import Step
 from shoal_router.generation import (
     FinishReason,
-    GenerationError,
     GenerationFailed,
     GenerationRequest,
     GeneratorStatus,
     PipelineUnavailable,
     TokenDelta,
 )
+from shoal_router.mailbox import Mailbox, answer
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
@@ -43,6 +48,7 @@ from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.scheduler import Scheduler
+from shoal_router.schedule.sequence import Sequence
 from shoal_router.schedule.speculation import SpeculationStats, Speculator
 
 _log = logging.getLogger(__name__)
@@ -69,16 +75,12 @@ class StepLoopSettings:
     longest_backoff: float = 5.0
 
 
-@dataclass(slots=True, eq=False)
-class _Client:
-    """The receiving end of one sequence. `losses`: pipelines that were lost while it had begun."""
-
-    mailbox: asyncio.Queue[TokenDelta | GenerationError] = field(default_factory=asyncio.Queue)
-    losses: int = 0
-
-
 class StepLoop:
-    """Invariant: a sequence is in the scheduler if and only if its client waits for more of it."""
+    """Invariant: a sequence is in the scheduler if and only if its mailbox is here and waits for more of it.
+
+    `ids` numbers sequences, `speculation` counts drafts, over all loops that share them. `when_changed` is called
+    whenever a pipeline was opened or lost.
+    """
 
     def __init__(
         self,
@@ -87,15 +89,20 @@ class StepLoop:
         *,
         drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ids: Iterator[int] | None = None,
+        speculation: SpeculationStats | None = None,
+        when_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
         self._drafter = GuardedDrafter(drafter) if drafter is not None else None
         self._clock = clock
-        self.speculation = SpeculationStats()
+        self._ids = ids if ids is not None else count()
+        self._when_changed = when_changed
+        self.speculation = speculation if speculation is not None else SpeculationStats()
         self._scheduler: Scheduler | None = None
         self._pipeline: Pipeline | None = None
-        self._clients: dict[int, _Client] = {}
+        self._mailboxes: dict[int, Mailbox] = {}
         self._timings = TimingSums()
         self._detail = "not started"
         self._task: asyncio.Task[None] | None = None
@@ -131,42 +138,86 @@ class StepLoop:
         pipeline, scheduler = self._pipeline, self._scheduler
         load = scheduler.load if scheduler is not None else None
         return GeneratorStatus(
-            ready=pipeline is not None,
+            ready=self.is_open,
             detail=self._detail,
             max_context=scheduler.max_context if scheduler is not None else 0,
             epoch=pipeline.facts.epoch if pipeline is not None else 0,
             running=load.running if load is not None else 0,
             waiting=load.waiting if load is not None else 0,
+            kv_blocks=load.blocks if load is not None else 0,
+            kv_blocks_free=load.free_blocks if load is not None else 0,
             timings=self._timings.sums(),
             steps=self._timings.steps,
         )
 
     # ---- requests
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenDelta, None]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenDelta, None]:
         """See Generator.generate."""
+        return answer(lambda: self.enqueue(request))
+
+    def enqueue(self, request: GenerationRequest) -> Mailbox:
+        """Queue a request; whoever gets the mailbox reads it, or tells its home to forget it. Raises as `generate`."""
         if self._pipeline is None or self._scheduler is None:
             raise self._unavailable()
         check_request(request, self._pipeline.facts.vocab_size)
         if request.max_tokens == 0:
-            yield TokenDelta((), finish=FinishReason.LENGTH)
-            return
-        seq = self._scheduler.add(request)
-        client = self._clients[seq] = _Client()
-        try:
+            mailbox = Mailbox(-1, self)
+            mailbox.put(TokenDelta((), finish=FinishReason.LENGTH))
+            return mailbox
+        mailbox = Mailbox(self._scheduler.add(request), self)
+        self._mailboxes[mailbox.seq] = mailbox
+        self._pump()
+        return mailbox
+
+    def forget(self, mailbox: Mailbox) -> None:
+        """See Home.forget."""
+        if self._mailboxes.get(mailbox.seq) is mailbox and self._scheduler is not None:
+            del self._mailboxes[mailbox.seq]
+            self._scheduler.cancel(mailbox.seq)
             self._pump()
-            while True:
-                item = await client.mailbox.get()
-                if isinstance(item, GenerationError):
-                    raise item
-                yield item
-                if item.finish is not None:
-                    return
-        finally:
-            if self._clients.get(seq) is client:
-                del self._clients[seq]
-                self._scheduler.cancel(seq)
-                self._pump()
+
+    # ---- sequences come from and go to other loops
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the pipeline is open: requests may come in."""
+        return self._pipeline is not None
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """What runs here and waits; None before a pipeline was open. To look at, not to change."""
+        return self._scheduler
+
+    @property
+    def crowded_out(self) -> tuple[int, ...]:
+        """See Scheduler.crowded_out; none while the pipeline is not open."""
+        return self._scheduler.crowded_out if self._pipeline is not None and self._scheduler is not None else ()
+
+    def can_seat(self, tokens: int) -> bool:
+        """See Scheduler.can_seat; never while the pipeline is not open."""
+        return self._pipeline is not None and self._scheduler is not None and self._scheduler.can_seat(tokens)
+
+    @property
+    def mailboxes(self) -> tuple[Mailbox, ...]:
+        """Those of the sequences that are here."""
+        return tuple(self._mailboxes.values())
+
+    def hand_over(self, mailbox: Mailbox) -> Sequence:
+        """Let go of a sequence that is here, for another loop to `take_over` with its mailbox."""
+        assert self._scheduler is not None, "whoever has a sequence has a scheduler"
+        del self._mailboxes[mailbox.seq]
+        sequence = self._scheduler.hand_over(mailbox.seq)
+        self._pump()
+        return sequence
+
+    def take_over(self, mailbox: Mailbox, sequence: Sequence) -> None:
+        """Go on with a sequence, as if it had been here from the beginning. The pipeline must be open."""
+        assert self._scheduler is not None, "an open pipeline has a scheduler"
+        self._scheduler.take_over(sequence)
+        self._mailboxes[mailbox.seq] = mailbox
+        mailbox.home = self
+        self._pump()
 
     def _unavailable(self) -> PipelineUnavailable:
         return PipelineUnavailable(f"no pipeline is open: {self._detail}", self._settings.longest_backoff)
@@ -201,8 +252,8 @@ class StepLoop:
                 self._deliver(event)
 
     def _deliver(self, event: SequenceEvent) -> None:
-        client = self._clients[event.seq] if event.finish is None else self._clients.pop(event.seq)
-        client.mailbox.put_nowait(TokenDelta(event.tokens, event.logprobs, event.finish, event.cached_tokens))
+        mailbox = self._mailboxes[event.seq] if event.finish is None else self._mailboxes.pop(event.seq)
+        mailbox.put(TokenDelta(event.tokens, event.logprobs, event.finish, event.cached_tokens))
 
     # ---- pipelines come and go
 
@@ -223,6 +274,7 @@ class StepLoop:
             finally:
                 self._pipeline = None
                 self._opened.clear()
+                self._when_changed()
                 await pipeline.close()
             lost_at = self._clock()
             # At once the first time; with a pause when it breaks again as soon as it is open.
@@ -250,7 +302,7 @@ class StepLoop:
 
     def _patience(self, lost_at: float | None) -> float:
         """Seconds that opening may take: no longer than the requests that wait for it will."""
-        if lost_at is None or not self._clients:
+        if lost_at is None or not self._mailboxes:
             return self._settings.open_seconds
         return lost_at + self._settings.recovery_seconds - self._clock()
 
@@ -265,6 +317,7 @@ class StepLoop:
                 max_waiting=settings.max_waiting,
                 prefix_cache=settings.prefix_cache,
                 speculator=self._speculator(facts.vocab_size),
+                ids=self._ids,
             )
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
@@ -273,6 +326,7 @@ class StepLoop:
         self._timings = TimingSums()
         self._note(f"{facts.stages} stage{'s' if facts.stages > 1 else ''} open in epoch {facts.epoch}")
         self._opened.set()
+        self._when_changed()
         self._pump()
         return self._scheduler
 
@@ -286,9 +340,11 @@ class StepLoop:
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
         _log.warning("%s", self._detail)
-        for seq, client in list(self._clients.items()):
-            client.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
-            if client.losses > self._settings.recovery_attempts:
+        # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
+        counts = not isinstance(error, StageNotReady)
+        for seq, mailbox in list(self._mailboxes.items()):
+            mailbox.losses += counts and self._scheduler is not None and self._scheduler.has_begun(seq)
+            if mailbox.losses > self._settings.recovery_attempts:
                 self._fail(seq, f"the pipeline was lost: {error}")
 
     def _give_up_on(self, error: Exception) -> None:
@@ -299,14 +355,14 @@ class StepLoop:
         self._scheduler = None
 
     def _fail_all(self, reason: str) -> None:
-        for seq in list(self._clients):
+        for seq in list(self._mailboxes):
             self._fail(seq, reason)
 
     def _fail(self, seq: int, reason: str) -> None:
-        client = self._clients.pop(seq)
+        mailbox = self._mailboxes.pop(seq)
         if self._scheduler is not None:
             self._scheduler.cancel(seq)
-        client.mailbox.put_nowait(GenerationFailed(reason))
+        mailbox.put(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:
         if line != self._detail:

@@ -1,5 +1,6 @@
-"""Where the router learns which stages there are: plan.json, read anew whenever a pipeline is opened.
+"""Where the router learns which stages there are: plan.json.
 
+It is read anew whenever a pipeline is opened, and now and then to see which pipelines there are.
 The same document serves a file on one machine and a mounted ConfigMap in a cluster. Both are replaced by renaming, so
 a reader never sees half of one.
 """
@@ -46,16 +47,7 @@ class PlanFile:
 
     def read(self) -> PlannedPipeline:
         """See PlanSource.read."""
-        try:
-            plan = Plan.model_validate_json(self.path.read_bytes())
-        except FileNotFoundError:
-            raise PlanError(f"there is no plan at {self.path}: is the planner done, is the path right?") from None
-        except OSError as error:
-            raise PlanError(f"the plan {self.path} cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "document"
-            raise PlanError(f"the plan {self.path} cannot be used: {where}: {first['msg']}") from error
+        plan = _read(self.path)
         if self.pipeline >= len(plan.pipelines):
             raise PlanError(f"the plan {self.path} has {len(plan.pipelines)} pipelines, there is no {self.pipeline}")
         stages = plan.pipelines[self.pipeline]
@@ -63,6 +55,24 @@ class PlanFile:
             if not stage.address:
                 raise PlanError(f"the plan {self.path} has no address for stage {stage.index} yet")
         return PlannedPipeline(stages, plan.model_digest)
+
+
+def pipelines_of(path: Path) -> range:
+    """The pipelines of a plan.json, each of which PlanFile can read. Raises PlanError."""
+    return range(len(_read(path).pipelines))
+
+
+def _read(path: Path) -> Plan:
+    try:
+        return Plan.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise PlanError(f"there is no plan at {path}: is the planner done, is the path right?") from None
+    except OSError as error:
+        raise PlanError(f"the plan {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise PlanError(f"the plan {path} cannot be used: {where}: {first['msg']}") from error
 
 
 @dataclass(frozen=True, slots=True)

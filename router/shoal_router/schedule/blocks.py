@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 
@@ -19,10 +19,15 @@ def extend_keys(keys: list[bytes], tokens: Sequence[int], block_size: int) -> No
 
     A key covers its block and, through its parent's key, all blocks before it. 128 bits: no collision in practice.
     """
-    for index in range(len(keys), len(tokens) // block_size):
+    keys.extend(chained_keys(tokens, block_size, len(keys), keys[-1] if keys else b""))
+
+
+def chained_keys(tokens: Sequence[int], block_size: int, start: int = 0, parent: bytes = b"") -> Iterator[bytes]:
+    """The keys of the full blocks of `tokens` from block `start` on, whose `parent` is the key of the block before."""
+    for index in range(start, len(tokens) // block_size):
         content = array("I", tokens[index * block_size : (index + 1) * block_size])
-        parent = keys[-1] if keys else b""
-        keys.append(blake2b(parent + content.tobytes(), digest_size=16).digest())
+        parent = blake2b(parent + content.tobytes(), digest_size=16).digest()
+        yield parent
 
 
 class BlockManager:
@@ -59,7 +64,7 @@ class BlockManager:
         """How many blocks hold `tokens` positions."""
         return -(-tokens // self.block_size)
 
-    def lookup(self, keys: Sequence[bytes]) -> list[int]:
+    def lookup(self, keys: Iterable[bytes]) -> list[int]:
         """The published blocks of the longest known beginning; nobody's reference changes."""
         found: list[int] = []
         if self._caches:

@@ -7,9 +7,11 @@ enough blocks then) but does not travel. The paged engine keeps it in blocks; th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from itertools import islice
 
 from shoal.wire.messages import KvCapacity
-from shoal_router.schedule.blocks import BlockManager, extend_keys
+from shoal_router.schedule.blocks import BlockManager, chained_keys, extend_keys
 from shoal_router.schedule.sequence import Sequence
 
 
@@ -33,6 +35,19 @@ class KvMemory:
     def free_slots(self) -> int:
         """Slots that nobody holds."""
         return len(self._free_slots)
+
+    def cached(self, tokens: SequenceOf[int]) -> int:
+        """How many of these ids a sequence that begins with them would find in the prefix cache."""
+        if not self._caches:
+            return 0
+        size = self.blocks.block_size
+        # Lazily: of a prompt that nobody had before, one block is hashed.
+        return size * len(self.blocks.lookup(islice(chained_keys(tokens, size), (len(tokens) - 1) // size)))
+
+    def has_room(self, tokens: int, headroom: int) -> bool:
+        """Whether a sequence of that many ids could be seated now, even if nothing of it is cached; see `seat`."""
+        left = self.blocks.available - self.blocks.blocks_for(tokens)
+        return bool(self._free_slots) and left >= (headroom if self.shares else 0)
 
     def seat(self, seq: Sequence, headroom: int) -> bool:
         """A slot, and blocks for all ids of `seq`, as far as possible from the prefix cache.

@@ -35,10 +35,11 @@ class SequenceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much the scheduler has to do, in sequences and KV blocks."""
+    """How much the scheduler has to do, in sequences and KV blocks. `slots`: most sequences that run at a time."""
 
     running: int
     waiting: int
+    slots: int
     in_flight: int
     blocks: int
     free_blocks: int

@@ -5,6 +5,7 @@
     update(outcomes, now) -> events  the result of the oldest micro-batch in flight
     releases()                       sequences that the stages shall forget: sent before the step just scheduled
     reset_for_epoch(capacity)        the pipeline is a new one: everything is computed again, text so far is kept
+    hand_over / take_over            a sequence goes on at another pipeline's scheduler, text so far is kept
 
 **Micro-batches.** Up to `depth` steps with decode rows are in flight, at least as many as stages. A sequence is in one
 of them at most, since its next token needs the last; they are spread evenly. Prompts are cut into chunks of at most
@@ -31,6 +32,7 @@ not do harm, since a new owner's rows run after the old ones; it is a guard for 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from itertools import count
 
@@ -58,13 +60,15 @@ class Scheduler:
         max_waiting: int = 256,
         prefix_cache: bool = True,
         speculator: Speculator | None = None,
+        ids: Iterator[int] | None = None,
     ) -> None:
+        """`ids` numbers the sequences in the order of arrival; schedulers that hand over to each other share one."""
         if depth < 1 or prefill_chunk < 1 or max_waiting < 0:
             raise ValueError(f"depth {depth}, prefill_chunk {prefill_chunk} or max_waiting {max_waiting} is too small")
         self._prefill_chunk = prefill_chunk
         self._prefix_cache = prefix_cache
         self._speculator = speculator
-        self._ids = count()
+        self._ids = ids if ids is not None else count()
         self._sequences: dict[int, Sequence] = {}
         self._waiting = WaitingQueue(max_waiting)
         self._start_over(capacity, depth)
@@ -92,10 +96,20 @@ class Scheduler:
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
+            slots=self._memory.slots,
             in_flight=len(self._in_flight),
             blocks=self._memory.blocks.count,
             free_blocks=self._memory.blocks.available,
         )
+
+    @property
+    def backlog(self) -> int:
+        """Ids that must be computed before everybody who is here decodes."""
+        return sum(seq.remaining for seq in self._prefilling) + sum(len(seq.tokens) for seq in self._waiting)
+
+    def cached(self, tokens: SequenceOf[int]) -> int:
+        """How many of these ids the prefix cache holds."""
+        return self._memory.cached(tokens)
 
     # ---- requests come and go
 
@@ -134,6 +148,51 @@ class Scheduler:
     def releases(self) -> tuple[int, ...]:
         """Sequences whose memory was given back since the last call. Send them before the step just scheduled."""
         return self._memory.releases()
+
+    # ---- to and from other pipelines
+
+    @property
+    def crowded_out(self) -> tuple[int, ...]:
+        """Sequences that wait for memory, in their order; none while the first of them only waits for its step."""
+        head = self._waiting.head
+        if head is None or self._memory.has_room(len(head.tokens), headroom=len(self._running)):
+            return ()
+        return tuple(seq.id for seq in self._waiting)
+
+    def can_seat(self, tokens: int) -> bool:
+        """Whether there is memory for a sequence of that many ids, and nobody before it who waits."""
+        return not len(self._waiting) and self._memory.has_room(tokens, headroom=len(self._running))
+
+    def limit_of(self, seq_id: int) -> int:
+        """Ids that the sequence may have in the end, its prompt included."""
+        return self._sequences[seq_id].limit
+
+    def text_of(self, seq_id: int) -> SequenceOf[int]:
+        """The sequence's ids so far, its prompt included."""
+        return self._sequences[seq_id].tokens
+
+    def hand_over(self, seq_id: int) -> Sequence:
+        """Take out a sequence that is not over, with what was drawn of it. Rows in flight come back for nothing."""
+        seq = self._sequences[seq_id]
+        moved = seq.moved()
+        self._remove(seq)
+        if self._speculator is not None:
+            self._speculator.leave(seq)
+        return moved
+
+    def take_over(self, seq: Sequence) -> None:
+        """Go on with a sequence that another scheduler handed over: it waits in its place by arrival.
+
+        Nobody is refused for want of room in the queue: the sequence was accepted before. Raises ContextLengthExceeded
+        when it could not come to its own end here.
+        """
+        if seq.limit > self.max_context:
+            raise ContextLengthExceeded(seq.limit, self.max_context)
+        assert seq.id not in self._sequences, f"sequence {seq.id} has not left yet"
+        self._sequences[seq.id] = seq
+        self._waiting.put(seq)
+        if seq.begun and self._speculator is not None:
+            self._speculator.join(seq)
 
     # ---- steps go out
 
@@ -265,6 +324,11 @@ class Scheduler:
                 queue.remove(seq)
 
     def _end(self, seq: Sequence) -> None:
+        self._remove(seq)
+        if self._speculator is not None:
+            self._speculator.end(seq)
+
+    def _remove(self, seq: Sequence) -> None:
         if seq.state is SequenceState.WAITING:
             self._waiting.remove(seq)
             del self._sequences[seq.id]
@@ -273,8 +337,6 @@ class Scheduler:
             if not seq.in_flight:
                 self._forget(seq)
         seq.state = SequenceState.OVER
-        if self._speculator is not None:
-            self._speculator.end(seq)
 
     def _forget(self, seq: Sequence) -> None:
         self._memory.give_back(seq)

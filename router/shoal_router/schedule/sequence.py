@@ -114,6 +114,22 @@ class Sequence:
         self.introduced = False
         self.slot = -1
 
+    def moved(self) -> Sequence:
+        """The same generation for another pipeline: what was drawn stays drawn, what was computed must be computed."""
+        return Sequence(
+            id=self.id,
+            prompt_len=self.prompt_len,
+            tokens=list(self.tokens),
+            params=self.params,
+            limit=self.limit,
+            stop_token_ids=self.stop_token_ids,
+            group=self.group,
+            version=self.version + 1,
+            cached_tokens=self.cached_tokens,
+            begun=self.begun,
+            admitted=self.admitted,
+        )
+
     def check_integrity(self) -> None:
         """Raises AssertionError when an invariant does not hold."""
         name = f"sequence {self.id}"

@@ -97,6 +97,14 @@ class Speculator:
         self._tracks[seq.id].silent += len(tokens)
         self._drafter.commit(seq.id, tokens)
 
+    def leave(self, seq: Generation) -> None:
+        """The sequence goes on at another pipeline, whose Speculator shares the drafter: it ends here only."""
+        self._tracks.pop(seq.id, None)
+
+    def join(self, seq: Generation) -> None:
+        """A sequence that has begun elsewhere, with the same drafter, goes on here."""
+        self._tracks[seq.id] = _Track(Acceptance(self._shared))
+
     def end(self, seq: Generation) -> None:
         """The sequence is over; one that never began is ignored."""
         if self._tracks.pop(seq.id, None) is not None:

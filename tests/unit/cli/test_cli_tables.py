@@ -18,7 +18,7 @@ from shoal_cli.asking import Question
 from shoal_cli.local.launch import Engine, LocalCommands, threads_for
 from shoal_cli.local.machine import this_machine
 from shoal_cli.ports import check_port
-from shoal_cli.tables import plan_table, timing_table
+from shoal_cli.tables import plan_table, timing_tables
 
 
 def stage(index: int, start: int, end: int) -> StagePlan:
@@ -48,17 +48,37 @@ def test_the_plan_shows_every_term_of_the_sum() -> None:
 
 
 def test_timings_are_the_difference_of_two_statuses_per_step() -> None:
-    before = {"steps": 10, "timings": [{"stage": 0, "compute_us": 5000, "idle_us": 1000, "queue_us": 0, "send_us": 0}]}
-    after = {
-        "steps": 30,
-        "timings": [{"stage": 0, "compute_us": 65000, "idle_us": 21000, "queue_us": 4000, "send_us": 200}],
-    }
-    row = printed(timing_table(before, after)).splitlines()[-1]
-    assert row.split() == ["0", "3.00", "ms", "1.00", "ms", "0.20", "ms", "0.01", "ms", "75%"]
+    (table,) = timing_tables(status((0, 1, 10, 5000, 1000, 0, 0)), status((0, 1, 30, 65000, 21000, 4000, 200)))
+    lines = printed(table).splitlines()
+    assert lines[0].strip() == "per step, mean of 20 steps"
+    assert lines[-1].split() == ["0", "3.00", "ms", "1.00", "ms", "0.20", "ms", "0.01", "ms", "75%"]
 
 
 def test_without_steps_there_is_nothing_to_show() -> None:
-    assert timing_table({"steps": 3, "timings": []}, {"steps": 3, "timings": []}) is None
+    assert timing_tables(status((0, 1, 3, 1, 1, 1, 1)), status((0, 1, 3, 1, 1, 1, 1))) == []
+
+
+def test_of_several_pipelines_those_are_shown_that_worked_and_one_that_was_opened_anew_counts_from_nothing() -> None:
+    idle = (0, 1, 5, 9000, 0, 0, 0)
+    before = status(idle, (1, 7, 900, 999000, 0, 0, 0))
+    after = status(idle, (1, 8, 10, 20000, 0, 0, 0), (2, 1, 10, 30000, 0, 0, 0))
+    texts = [printed(table) for table in timing_tables(before, after)]
+    assert [text.splitlines()[0].strip() for text in texts] == [
+        "pipeline 1, per step, mean of 10 steps",
+        "pipeline 2, per step, mean of 10 steps",
+    ]
+    assert ["2.00 ms" in texts[0], "3.00 ms" in texts[1]] == [True, True]
+
+
+def status(*pipelines: tuple[int, ...]) -> dict[str, object]:
+    """Of pipelines of one stage: index, epoch, steps, and the sums of compute, idle, queue and send in microseconds."""
+    names = ("stage", "compute_us", "idle_us", "queue_us", "send_us")
+    return {
+        "pipelines": [
+            {"index": index, "epoch": epoch, "steps": steps, "timings": [dict(zip(names, (0, *sums), strict=True))]}
+            for index, epoch, steps, *sums in pipelines
+        ]
+    }
 
 
 COMMANDS = LocalCommands(

@@ -32,8 +32,24 @@ def images(office) -> list[set[str]]:
     return found
 
 
+def addresses(office) -> list[list[str]]:
+    """Of each pipeline's stages, as the router reads them."""
+    plan = json.loads(office.cluster.objects[Ref(CONFIG_MAP, "ai", "llama-8b-plan")]["data"]["plan.json"])
+    return [[stage["address"] for stage in pipeline["stages"]] for pipeline in plan["pipelines"]]
+
+
 def change(office, image: str = "stage:2", **spec) -> None:
     office.apply(stages={"count": 2}, replicas=3, image={"stage": image}, **spec)
+
+
+async def test_the_router_is_told_of_every_pipeline_and_those_that_stay_keep_their_place(settled):
+    three = addresses(settled)
+    assert len({address for pipeline in three for address in pipeline if address}) == 6
+    for replicas in (2, 3):
+        settled.apply(stages={"count": 2}, replicas=replicas)
+        await settled.settle()
+        assert [len(pipeline) for pipeline in addresses(settled)] == [2] * replicas
+        assert addresses(settled)[:2] == three[:2]
 
 
 async def test_one_pipeline_at_a_time_gets_another_image(settled):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -71,14 +72,16 @@ class Simulation:
     most_in_flight: int = 0
     guesses_sent: int = 0
     guesses_ahead: int = 0
+    ids: Iterator[int] | None = None
+    drafter: FakeDrafter | None = None
+    """Given when several simulations hand sequences to each other: then they share it, the ids and the dicts above."""
 
     def __post_init__(self) -> None:
         product = self.product or PRODUCT
         self.speculator = None
-        self.drafter = None
         if self.drafting is not None:
             how = self.drafting
-            self.drafter = FakeDrafter(
+            self.drafter = self.drafter or FakeDrafter(
                 lambda seq, ids: toy_token(list(ids), self.requests[seq].params),
                 random.Random(how.seed),
                 accuracy=how.accuracy,
@@ -93,6 +96,7 @@ class Simulation:
             prefill_chunk=self.prefill_chunk,
             max_waiting=self.max_waiting,
             speculator=self.speculator,
+            ids=self.ids,
         )
         self.build_stages()
 
@@ -179,6 +183,7 @@ class Simulation:
             assert event.seq in self.requests, "an event of a cancelled sequence"
             assert event.seq not in self.finished, "an event after the end"
             self.texts[event.seq] += event.tokens
+            assert self.cached.get(event.seq, event.cached_tokens) == event.cached_tokens, "usage changed on the way"
             self.cached[event.seq] = event.cached_tokens
             if event.finish is not None:
                 self.finished[event.seq] = event.finish
@@ -193,8 +198,8 @@ class Simulation:
         assert self.scheduler.reset_for_epoch(capacity, depth=stages) == []
         assert self.scheduler.releases() == ()
 
-    def drain(self) -> None:
-        """Run until nothing moves; then every request must be answered and every block back."""
+    def run_dry(self) -> None:
+        """Run until nothing moves."""
         progress = True
         while progress:
             progress = False
@@ -203,6 +208,10 @@ class Simulation:
             for link in range(self.stage_count + 1):
                 progress = self.advance(link) or progress
             self.scheduler.check_integrity()
+
+    def drain(self) -> None:
+        """Run until nothing moves; then every request must be answered and every block back."""
+        self.run_dry()
         assert set(self.finished) >= set(self.requests), "a sequence starved"
         load = self.scheduler.load
         assert load.free_blocks == load.blocks
