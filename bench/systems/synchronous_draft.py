@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NoReturn
 
 import grpc
@@ -53,6 +54,10 @@ class SynchronousDrafter:
             known.restart(tokens)
         else:
             self._texts[seq] = Ahead(seq, tokens)
+
+    def wait(self, seq: int) -> float:  # noqa: ARG002 - propose itself waits
+        """See Drafter.wait."""
+        return inf
 
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
         """See Drafter.propose. As many ids as the limit, however improbable they are."""

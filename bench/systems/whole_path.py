@@ -35,6 +35,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class Pipeline:
         options: list[str],
     ) -> None:
         self._text = load_text_model(directory)
+        self._groups = count()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         manifest = read_manifest(directory)
@@ -171,7 +173,11 @@ class Pipeline:
     async def _one(self, user: _User) -> None:
         user.sent = time.perf_counter()
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
-        request = GenerationRequest("bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens)
+        # Each user is a stranger to all others: nobody drafts from the answers of the round before.
+        group = str(next(self._groups))
+        request = GenerationRequest(
+            "bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens, group=group
+        )
         async for delta in self._steps.generate(request):
             user.arrivals += [time.perf_counter()] * len(delta.tokens)
             user.ids += delta.tokens
