@@ -107,6 +107,7 @@ class StepLoop:
         self._detail = "not started"
         self._task: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
 
     # ---- life
 
@@ -231,6 +232,8 @@ class StepLoop:
     def _pump(self) -> None:
         """Send whatever may be sent. A release goes out before the step whose memory it freed."""
         pipeline, scheduler = self._pipeline, self._scheduler
+        if self._alarm is not None:
+            self._alarm.cancel()
         if pipeline is None or scheduler is None:
             return
         while True:
@@ -238,6 +241,8 @@ class StepLoop:
             if released := scheduler.releases():
                 pipeline.release(released)
             if plan is None:
+                if scheduler.wake_at is not None:
+                    self._alarm = asyncio.get_running_loop().call_later(scheduler.wake_at - self._clock(), self._pump)
                 return
             pipeline.submit(Step(rows=plan.rows))
 
