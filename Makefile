@@ -14,7 +14,10 @@ UV_SYNC := UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=.venv $(UV) sync --l
 BIN := .venv/bin
 say = @echo "==>"
 
-# Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick
+# Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick,
+# make chaos SEED=7 MINUTES=5
+SEED ?= 1
+MINUTES ?= 60
 PROMPT ?= Explain in three sentences why the sky is blue.
 # By way of the environment: quotes and dollars in a prompt are not the shell's.
 export PROMPT
@@ -58,6 +61,12 @@ test-cluster: .venv/.synced-dev ## run the tests on a real Kubernetes control pl
 	$(say) "cluster tests: etcd, API server, controller manager and scheduler on loopback"
 	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster
 	@$(BIN)/python -m pytest tests -m "cluster and not slow" $(ARGS)
+
+.PHONY: chaos
+chaos: .venv/.synced-dev ## hit a local pipeline for MINUTES (default 60) by SEED while clients check every answer
+	$(say) "chaos: seed $(SEED), $(MINUTES) minutes; the report goes to chaos-$(SEED).json"
+	@PYTHONPATH=tests/chaos/lib $(BIN)/python -m chaos --seed $(SEED) --minutes $(MINUTES) \
+		--report chaos-$(SEED).json $(ARGS)
 
 .PHONY: test-speculation
 test-speculation: .venv/.synced-dev ## compare every way to speculate with plain decoding, on real stages (half an hour)

@@ -1,4 +1,7 @@
-"""`python -m bench NAME [--quick] [--json FILE]`, `python -m bench --list`."""
+"""`python -m bench NAME [--quick] [--json FILE]`, `python -m bench --list`.
+
+`python -m bench paper` takes `--table NAME` (any number of times) and `--into DIR`, too.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,10 @@ BENCHES = {
     "export": "bench.export",
     "hop": "bench.hop",
     "operator": "bench.operator",
+    "paper": "bench.paper",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",
+    "recovery": "bench.recovery",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
     "speculation": "bench.speculation",
@@ -35,6 +40,10 @@ def main(
     name: Annotated[str | None, typer.Argument(help="which benchmark; --list names them")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a short form: shows that it runs, not a figure")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
+    tables: Annotated[list[str] | None, typer.Option("--table", help="of the paper's tables this one only")] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="the folder of the paper's page; docs unless --quick")
+    ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="name the benchmarks and end")] = False,
 ) -> None:
     """Run one benchmark, print its table and write its figures."""
@@ -45,9 +54,12 @@ def main(
         return
     if name not in BENCHES:
         raise typer.BadParameter(f"there is no benchmark {name!r}; there are {', '.join(BENCHES)}")
+    if (tables or into) and name != "paper":
+        raise typer.BadParameter("--table and --into are options of `bench paper`")
+    more = {"names": tables or (), "into": into} if name == "paper" else {}
     load = os.getloadavg()[0]
     try:
-        report: Report = importlib.import_module(BENCHES[name]).run(quick=quick)
+        report: Report = importlib.import_module(BENCHES[name]).run(quick=quick, **more)
     except ShoalError as error:
         console.print(f"bench: error: {error}", style="red")
         raise typer.Exit(error.exit_code) from None

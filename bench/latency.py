@@ -17,8 +17,10 @@ from bench.workers import Message, Worker
 class Latencies:
     """What the counted rounds of each system said of single tokens."""
 
-    def __init__(self, warmup: int = 1) -> None:
+    def __init__(self, warmup: int = 1, *, decoding: bool = False) -> None:
+        """With `decoding` rates leave the time to the first token out."""
         self._warmup = warmup
+        self._decoding = decoding
         self._replies: dict[str, list[Message]] = {}
 
     def rate(self, name: str, worker: Worker, request: Message) -> Callable[[], float]:
@@ -28,7 +30,7 @@ class Latencies:
         def tokens_per_second() -> float:
             reply = worker.ask(request)
             replies.append(reply)
-            return sum(map(len, reply["answers"])) / float(reply["seconds"])
+            return decode_rate(reply) if self._decoding else sum(map(len, reply["answers"])) / float(reply["seconds"])
 
         return tokens_per_second
 
@@ -47,6 +49,13 @@ class Latencies:
             for key, values in figures.items():
                 report.add(f"{prefix}{key}_p50_ms.{name}", percentile(values, 50) * 1000)
                 report.add(f"{prefix}{key}_p99_ms.{name}", percentile(values, 99) * 1000)
+
+
+def decode_rate(reply: Message) -> float:
+    """Tokens per second once the first is there, of all users together: what a draft can change."""
+    return sum(
+        (len(arrivals) - arrivals.count(arrivals[0])) / (arrivals[-1] - arrivals[0]) for arrivals in reply["arrivals_s"]
+    )
 
 
 def ttft(reply: Message) -> list[float]:

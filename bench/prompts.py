@@ -43,3 +43,8 @@ _COPIED = (
 def copy_prompt() -> str:
     """A text twice, and its beginning: what follows is a copy, as in edits and quotations."""
     return _COPIED * 2 + _COPIED[:40]
+
+
+def turned(prompt: list[int], turn: int) -> list[int]:
+    """The prompt with another number before it, so that no round repeats the text of an earlier one."""
+    return [*([28] * (turn + 1)), *prompt]

@@ -172,8 +172,8 @@ async def _deliver(pieces: asyncio.Queue[tuple[float, bytes]], writer: asyncio.S
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close at once, without a goodbye."""
-    connection = writer.get_extra_info("socket")
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    """Close at once, without a goodbye; what has said goodbye has no socket any more."""
+    if not writer.transport.is_closing():
+        with suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()

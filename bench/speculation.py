@@ -3,7 +3,8 @@
 The target is the deep fixture in INT8, some seven times the work of the draft model a token; the draft model is the
 plain SmolLM2 in INT4, which computes the same text but for quantisation: its acceptance is measured, not set. Router
 and draft process share the two cores with the stages. Every ratio but one is to our own plain pipeline with one user on
-the same two nodes; `two_users_two_nodes_over_unsplit` is to one user of the unsplit model on one node.
+the same two nodes; `two_users_two_nodes_over_unsplit` is to one user of the unsplit model on one node. Rates are those
+after the first token, which no draft makes come sooner.
 
 `copy`: the prompt holds a text twice and begins it a third time. `novel`: prompts of bench.prompts, drafts from the
 text alone (no draft model). `draft`: the same prompts with the draft model. `depth_gain`: several chunks of one
@@ -16,9 +17,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from bench.fixtures import deep_smollm2
+from bench.latency import decode_rate
 from bench.measure import Rounds, Spread, alternate
 from bench.models import smollm2
-from bench.prompts import KINDS, copy_prompt, prompts
+from bench.prompts import KINDS, copy_prompt, prompts, turned
 from bench.report import Report
 from bench.workers import Message, Worker, two_cores
 from shoal.manifest import Precision
@@ -36,7 +38,6 @@ def run(quick: bool) -> Report:
     text = load_text_model(target.directory)
     cores = two_cores()
     both = ",".join(map(str, cores))
-    # The index of finished answers would hand every round the answers of the one before.
     common = [str(target.directory), both, "--no-prefix-cache", "--streams", str(max(_CROWDS)), "--max-context", "512"]
     with_draft = ["--speculative-mode", "Auto", "--draft", str(draft.directory)]
     variants = {
@@ -89,6 +90,7 @@ def run(quick: bool) -> Report:
                     report.add(key, crowded.ratio(f"{variant}, {label}", f"plain, {label}"))
     replies.add_acceptance(report)
     report.notes += [
+        "tokens per second from each user's first token on; no user drafts from another one's answers",
         f"target: deep fixture in INT8, draft model: SmolLM2 in INT4; cores {cores}; {tokens} greedy tokens",
         f"novel prompts: {', '.join(KINDS)}, about {len(novel[0])} tokens, another topic in every round; "
         f"copy: {len(copied[0])} tokens",
@@ -133,10 +135,10 @@ class _Replies:
 
         def tokens_per_second() -> float:
             nonlocal turn
-            reply = worker.ask({"prompts": [_turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
+            reply = worker.ask({"prompts": [turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
             self._note(name, f"{turn} {len(prompts_)} {len(prompts_[0])}", reply)
             turn += 1
-            return sum(map(len, reply["answers"])) / float(reply["seconds"])
+            return decode_rate(reply)
 
         return tokens_per_second
 
@@ -155,8 +157,3 @@ class _Replies:
         """Accepted drafts over verified ones, by system and source."""
         for name, shares in self._accepted.items():
             report.add(f"acceptance.{name}", Spread.of(shares))
-
-
-def _turned(prompt: list[int], turn: int) -> list[int]:
-    """The prompt with another number before it, so that no round repeats the text of an earlier one."""
-    return [*([28] * (turn + 1)), *prompt]

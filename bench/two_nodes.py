@@ -30,7 +30,7 @@ USERS = 16
 SEQUENCES = 8
 HEAD_LAYERS = 7
 """Layers that take as long as the head in a step: measured with one core of an AVX2 processor without VNNI. The planner
-counts bytes, by which it is 15; both cuts are measured."""
+counts weights, by which it is 8; both cuts are measured."""
 
 _LLAMACPP = f"llama.cpp rpc, {SEQUENCES} users"
 _RATIOS = {
@@ -54,7 +54,7 @@ def run(quick: bool) -> Report:
     report.notes += [
         f"cores {cores}: one stage each; the router (without HTTP) and the users' side run on the same two cores",
         "one node: stage, router and users on one core; two nodes: cut by manual ranges for equal step times, a head "
-        f"counted as {HEAD_LAYERS} layers; `planned`: as the planner cuts for equal nodes, by bytes",
+        f"counted as {HEAD_LAYERS} layers; `planned`: as the planner cuts for equal nodes, by weights",
         f"{USERS} users are one batch on one node, two micro-batches on two; two replicas are twice one node with half "
         "of the users",
         f"deep: SmolLM2 with {DEPTH - 1} pass-through layers after each of its layers (output projections zero): the "

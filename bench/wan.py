@@ -3,6 +3,7 @@
 The naive system is our plain path with one user: no drafts, one step in flight. A token goes over three hops and comes
 back from the last stage, so four delays are the least it takes. The target is the deep fixture in INT8, the draft model
 SmolLM2 in INT4; its acceptance is measured. `copy` is a prompt that holds a text twice and begins it a third time.
+Rates are those after the first token, which no draft makes come sooner.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ def run(quick: bool) -> Report:
     one, two = ([list(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[:n]] for n in (1, 2))
     copied = [list(text.encode(copy_prompt(), add_special_tokens=False))]
     placed = ",".join(str(cores[index % 2]) for index in range(STAGES))
-    # The index of finished answers would hand every round the answers of the one before.
     naive = [str(target.directory), placed, "--no-prefix-cache", "--delay-ms", str(DELAY_MS), "--max-context", "512"]
     drafting = [*naive, "--speculative-mode", "Auto"]
     modelled = [*drafting, "--draft", str(draft.directory)]
@@ -60,7 +60,7 @@ def run(quick: bool) -> Report:
         "model": modelled,
         "jitter": [*modelled, "--jitter-ms", str(JITTER_MS)],
     }
-    report, latencies = Report(), Latencies()
+    report, latencies = Report(), Latencies(decoding=True)
     with ExitStack() as stack:
         workers = {
             name: stack.enter_context(Worker("bench.systems.whole_path", arguments, cores))
@@ -92,6 +92,7 @@ def run(quick: bool) -> Report:
     report.notes += [
         f"{STAGES} stages on cores {cores}, a relay with {DELAY_MS} ms each way before each; jitter +-{JITTER_MS} ms; "
         f"the stall holds every hop up for {STALL_S:.0f} s",
+        "tokens per second from each user's first token on; no user drafts from another one's answers",
         f"{tokens} greedy tokens after prompts of about {len(one[0])} (copy: {len(copied[0])})",
         "bytes returned: all that comes back from the last stage, gRPC's framing included",
     ]

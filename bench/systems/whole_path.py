@@ -1,8 +1,9 @@
 """Our whole path without HTTP: scheduler, step loop, gRPC ring, stage processes, sampler, text.
 
     python -m bench.systems.whole_path MODEL_DIR STAGE_CORES [--layers N,N,…] [--prefill-chunk N] [--no-prefix-cache]
-                                       [--speculative-mode Auto|Fixed] [--max-chunks N] [--draft MODEL_DIR]
-                                       [--delay-ms D] [--jitter-ms J] [options of python -m shoal_stage serve …]
+                                       [--speculative-mode Auto|Fixed] [--speculative-max-tokens K] [--max-chunks N]
+                                       [--draft MODEL_DIR] [--draft-waits] [--delay-ms D] [--jitter-ms J]
+                                       [options of python -m shoal_stage serve …]
 
 Stages are the processes that a pod would run (`python -m shoal_stage serve`), one for each comma-separated entry of
 STAGE_CORES, pinned to that core; `--layers` says how many each one has, else the planner cuts. The router's part runs
@@ -10,13 +11,16 @@ in this process on the cores that it was started on. With a delay, a relay (benc
 hop, and the way back from the last stage to the router, takes that long.
 
 With `--speculative-mode` drafts come from the text, with `--draft` from that model, too, in a process of its own which
-may run on all cores that this one may.
+may run on all cores that this one may. With `--draft-waits` they come from the model alone, and each step waits until
+it has said as many as it may (bench.systems.synchronous_draft).
 
 Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s", "arrivals_s", "bytes_back", "timings",
-"drafts": {source: [verified, accepted]}}. `tokens` may be a list, one count a prompt. All prompts begin at once; with
-"after": k the first one begins alone, and the others when it has k tokens; with "stall_s": s every relay stands still
-for s seconds when it has 8. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its
-tokens came, in seconds from the beginning; `bytes_back` counts what came back from the last stage through a relay.
+"drafts": {source: [verified, accepted]}, "proposed": {source: sent}}. `tokens` may be a list, one count a prompt. All
+prompts begin at once; with "after": k the first one begins alone, and the others when it has k tokens; with
+"stall_s": s every relay stands still for s seconds when it has 8. With "speculation": {"mode", "max_tokens",
+"max_chunks"} a router with these settings takes the ring over first; with "delay_ms": d each relay has that delay from
+then on. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens came, in seconds
+from the beginning; `bytes_back` counts what came back from the last stage through a relay.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +44,13 @@ import uvloop
 from bench.link import Link
 from bench.relay import Relay
 from bench.systems.cut import cut_blocks
+from bench.systems.routers import Routers
 from bench.workers import Message, answer
-from shoal.manifest import Manifest, read_manifest
+from shoal.errors import ResourceError
+from shoal.manifest import read_manifest
 from shoal.resource import SpeculativeMode
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.messages import SamplingParams
-from shoal_router.draft.choice import drafter_for
-from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
@@ -88,9 +93,11 @@ class Pipeline:
         link: Link | None,
         settings: StepLoopSettings,
         draft: Path | None,
+        draft_waits: bool,
         options: list[str],
     ) -> None:
         self._text = load_text_model(directory)
+        self._groups = count()
         self._loop = uvloop.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         manifest = read_manifest(directory)
@@ -98,32 +105,19 @@ class Pipeline:
         processes = [_start_stage(directory, blocks, core, options) for blocks, core in zip(ranges, cores, strict=True)]
         addresses = [json.loads(process.stdout.readline())["address"] for process in processes if process.stdout]
         self._relays = [] if link is None else [Relay(address, link) for address in addresses]
-        self._vocabulary = read_vocabulary(directory, manifest)
         address = None if draft is None else _start_draft(draft, options)
-        self._steps = self._call(self._open(manifest, ranges, addresses, settings, address)).result(180)
-
-    async def _open(
-        self,
-        manifest: Manifest,
-        ranges: list[tuple[int, int]],
-        addresses: list[str],
-        settings: StepLoopSettings,
-        draft: str | None,
-    ) -> StepLoop:
+        vocabulary = read_vocabulary(directory, manifest)
         if self._relays:
-            addresses = [(await relay.__aenter__()).address for relay in self._relays]
-        planned = planned_at(addresses, ranges, manifest.digest)
-        model = None if draft is None else ModelDrafter(draft, self._vocabulary)
-        drafter = None if settings.speculation.mode is SpeculativeMode.OFF else drafter_for(model)
-        steps = StepLoop(RingOpener(FixedPlan(planned), settings.prefill_chunk), settings, drafter=drafter)
-        await steps.start()
-        await steps.wait_ready(120)
-        if model is not None:
-            model.when_more(steps.nudge)
-            await model.start()
-            async with asyncio.timeout(120):
-                await model.connected.wait()
-        return steps
+            addresses = self._call(self._open_relays()).result(30)
+        opener = RingOpener(FixedPlan(planned_at(addresses, ranges, manifest.digest)), settings.prefill_chunk)
+        self._routers = Routers(opener, settings, draft_address=address, draft_waits=draft_waits, vocabulary=vocabulary)
+        self._steps = self._use(settings.speculation)
+
+    async def _open_relays(self) -> list[str]:
+        return [(await relay.__aenter__()).address for relay in self._relays]
+
+    def _use(self, speculation: SpeculationSettings) -> StepLoop:
+        return self._call(self._routers.use(speculation)).result(360)
 
     def generate(self, request: Message) -> Message:
         """Run the prompts, one user each."""
@@ -131,11 +125,22 @@ class Pipeline:
         if isinstance(counts, int):
             counts = [counts] * len(request["prompts"])
         users = [_User(prompt, tokens) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
-        back, drafts = self._bytes_back(), self._drafts()
+        delay = request.get("delay_ms")
+        if "speculation" in request:
+            if delay is not None:
+                # Opening takes many round trips, and none of them is measured.
+                self._call(self._delay(0.0)).result(10)
+            asked = request["speculation"]
+            self._steps = self._use(SpeculationSettings(**{**asked, "mode": SpeculativeMode(asked["mode"])}))
+        if delay is not None:
+            self._call(self._delay(delay / 1000)).result(10)
+        back, drafts, proposed = self._bytes_back(), self._drafts(), self._proposed()
         begun = time.perf_counter()
         self._call(self._run_all(users, request.get("after", 0), request.get("stall_s", 0.0))).result(900)
+        seconds = time.perf_counter() - begun
+        self._routers.check()
         return {
-            "seconds": time.perf_counter() - begun,
+            "seconds": seconds,
             "answers": [user.ids for user in users],
             "sent_s": [user.sent - begun for user in users],
             "arrivals_s": [[at - begun for at in user.arrivals] for user in users],
@@ -144,6 +149,7 @@ class Pipeline:
                 source: [now - before for now, before in zip(counts, drafts.get(source, (0, 0)), strict=True)]
                 for source, counts in self._drafts().items()
             },
+            "proposed": {source: now - proposed.get(source, 0) for source, now in self._proposed().items()},
             "timings": [
                 [timing.compute_us, timing.queue_us, timing.idle_us, timing.send_us]
                 for timing in self._steps.status().timings
@@ -167,7 +173,11 @@ class Pipeline:
     async def _one(self, user: _User) -> None:
         user.sent = time.perf_counter()
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
-        request = GenerationRequest("bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens)
+        # Each user is a stranger to all others: nobody drafts from the answers of the round before.
+        group = str(next(self._groups))
+        request = GenerationRequest(
+            "bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens, group=group
+        )
         async for delta in self._steps.generate(request):
             user.arrivals += [time.perf_counter()] * len(delta.tokens)
             user.ids += delta.tokens
@@ -182,6 +192,14 @@ class Pipeline:
         """Drafted ids that were verified and accepted so far, by source."""
         sources = self._steps.speculation.sources
         return {source: (stats.verified, stats.accepted) for source, stats in sources.items()}
+
+    def _proposed(self) -> dict[str, int]:
+        """Drafted ids that were sent so far, by source."""
+        return {source: stats.proposed for source, stats in self._steps.speculation.sources.items()}
+
+    async def _delay(self, seconds: float) -> None:
+        for relay in self._relays:
+            relay.link = replace(relay.link, delay=seconds)
 
     def _call(self, coroutine: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -198,8 +216,13 @@ def _start_draft(directory: Path, options: list[str]) -> str:
     command = [sys.executable, "-m", "shoal_stage", "draft", "--model", str(directory), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen([*command, "--die-with-parent", *options], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    address: str = json.loads(process.stdout.readline())["address"]
-    return address
+    # It refuses routers until it is ready.
+    for line in process.stdout:
+        said = json.loads(line)
+        if said["event"] == "ready":
+            address: str = said["address"]
+            return address
+    raise ResourceError("the draft process ended before it was ready: its messages stand above")
 
 
 def main(argv: list[str]) -> None:
@@ -213,16 +236,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
     parser.add_argument("--speculative-mode", type=SpeculativeMode, default=SpeculativeMode.OFF)
+    parser.add_argument("--speculative-max-tokens", type=int, default=SpeculationSettings().max_tokens)
     parser.add_argument("--max-chunks", type=int, default=0)
     parser.add_argument("--draft", type=Path)
+    parser.add_argument("--draft-waits", action="store_true")
     given, options = parser.parse_known_args(argv)
     settings = StepLoopSettings(
         prefill_chunk=given.prefill_chunk,
         prefix_cache=not given.no_prefix_cache,
-        speculation=SpeculationSettings(given.speculative_mode, max_chunks=given.max_chunks),
+        speculation=SpeculationSettings(given.speculative_mode, given.speculative_max_tokens, given.max_chunks),
     )
     link = Link(delay=given.delay_ms / 1000, jitter=given.jitter_ms / 1000) if given.delay_ms else None
-    pipeline = Pipeline(given.directory, given.cores, given.layers, link, settings, given.draft, options)
+    pipeline = Pipeline(
+        given.directory, given.cores, given.layers, link, settings, given.draft, given.draft_waits, options
+    )
     answer(pipeline.generate)
 
 

@@ -84,6 +84,10 @@ def _timing_table(name: str, before: Mapping[str, Any], after: Mapping[str, Any]
 def models_table(bodies: Iterable[Mapping[str, Any]]) -> Table:
     """One row a ShardedModel, as `kubectl get` shows them."""
     table = _table("", "namespace", "name", "ready", "reason", "stages", "url")
+    for column in table.columns:
+        if column.header in ("namespace", "url"):
+            # Where the line is too short for all, these go on in the next one: a reason or a URL in part is of no use.
+            column.no_wrap, column.overflow = False, "fold"
     for body in bodies:
         metadata, status = body["metadata"], body.get("status", {})
         ready = _conditions(status).get("Ready", {})

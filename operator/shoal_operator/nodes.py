@@ -91,7 +91,8 @@ def nodes_of_file(file: NodesFile, others: Iterable[Plan]) -> tuple[NodeView, ..
             memory_cap=None if entry.max_memory is None else quantity_bytes(entry.max_memory),
             speeds=dict(entry.speed),
             link_ms=entry.link_ms,
-            labels=dict(entry.labels),
+            # Who lists a PC means it to serve: the label by which Node objects are chosen is not asked for as well.
+            labels={PLATFORM_LABEL: "", **entry.labels},
         )
         views.append(NodeView(facts))
     return tuple(sorted(views, key=lambda view: view.name))

@@ -99,7 +99,7 @@ class GeneratorStatus:
     """What a generator says of itself, for health, /v1/models and the command line.
 
     Where there are several pipelines, `ready` means that one is open at least, `max_context` is the largest, `epoch`
-    the highest, `running`, `waiting` and `steps` are sums, and `timings` stand with each pipeline alone.
+    the highest, `running`, `waiting`, `kv_blocks` and `steps` are sums, and `timings` stand with each pipeline alone.
     """
 
     ready: bool
@@ -108,6 +108,8 @@ class GeneratorStatus:
     epoch: int
     running: int
     waiting: int
+    kv_blocks: int = 0
+    kv_blocks_free: int = 0
     timings: tuple[StageTiming, ...] = ()
     steps: int = 0
     pipelines: tuple[PipelineStatus, ...] = ()
@@ -124,6 +126,8 @@ class PipelineStatus:
     epoch: int
     running: int
     waiting: int
+    kv_blocks: int
+    kv_blocks_free: int
     timings: tuple[StageTiming, ...]
     steps: int
 

@@ -29,6 +29,7 @@ from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import Step
 from shoal_router.generation import (
     FinishReason,
@@ -106,6 +107,7 @@ class StepLoop:
         self._detail = "not started"
         self._task: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
 
     # ---- life
 
@@ -143,6 +145,8 @@ class StepLoop:
             epoch=pipeline.facts.epoch if pipeline is not None else 0,
             running=load.running if load is not None else 0,
             waiting=load.waiting if load is not None else 0,
+            kv_blocks=load.blocks if load is not None else 0,
+            kv_blocks_free=load.free_blocks if load is not None else 0,
             timings=self._timings.sums(),
             steps=self._timings.steps,
         )
@@ -228,6 +232,8 @@ class StepLoop:
     def _pump(self) -> None:
         """Send whatever may be sent. A release goes out before the step whose memory it freed."""
         pipeline, scheduler = self._pipeline, self._scheduler
+        if self._alarm is not None:
+            self._alarm.cancel()
         if pipeline is None or scheduler is None:
             return
         while True:
@@ -235,6 +241,8 @@ class StepLoop:
             if released := scheduler.releases():
                 pipeline.release(released)
             if plan is None:
+                if scheduler.wake_at is not None:
+                    self._alarm = asyncio.get_running_loop().call_later(scheduler.wake_at - self._clock(), self._pump)
                 return
             pipeline.submit(Step(rows=plan.rows))
 
@@ -337,8 +345,10 @@ class StepLoop:
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
         _log.warning("%s", self._detail)
+        # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
+        counts = not isinstance(error, StageNotReady)
         for seq, mailbox in list(self._mailboxes.items()):
-            mailbox.losses += self._scheduler is not None and self._scheduler.has_begun(seq)
+            mailbox.losses += counts and self._scheduler is not None and self._scheduler.has_begun(seq)
             if mailbox.losses > self._settings.recovery_attempts:
                 self._fail(seq, f"the pipeline was lost: {error}")
 

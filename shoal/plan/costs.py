@@ -35,6 +35,22 @@ def memory_limit(node: NodeFacts, spec: PlanSpec) -> int:
     return min([int(spec.max_memory_fraction * node.usable), *caps])
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a token takes of layers and head, in units of `unit` bytes: `sums` of the first layers, and the head's own.
+
+    Whole numbers are summed, so that equal layers cost the same wherever they are.
+    """
+
+    sums: Sequence[int]
+    head: int
+    unit: float
+
+    def of(self, start: int, end: int) -> float:
+        """Bytes that stand for the layers [start, end), with the head behind the last one."""
+        return (self.sums[end] - self.sums[start] + (self.head if end == len(self.sums) - 1 else 0)) * self.unit
+
+
 class Costs:
     """Costs of every range of one model under one spec."""
 
@@ -44,11 +60,20 @@ class Costs:
         self.kv_tokens = spec.streams * spec.context_for(model.shape)
         self._kv = spec.kv
         self._sums = list(accumulate(model.layer_bytes, initial=0))
+        self._bytes = Work(self._sums, model.head_bytes, 1.0)
+        self._weights = self._bytes
+        if model.layer_weights:
+            counts = list(accumulate(model.layer_weights, initial=0))
+            per_weight = (self._sums[-1] + model.head_bytes) / max(counts[-1] + model.head_weights, 1)
+            self._weights = Work(counts, model.head_weights, per_weight)
 
     @property
     def uniform(self) -> bool:
         """Whether all layers cost the same, so that only the number of layers in a stage counts."""
-        return len(set(self.model.layer_bytes)) == 1 and len(set(self.model.largest_tensors[1:-1])) == 1
+        model = self.model
+        return all(
+            len(set(each)) <= 1 for each in (model.layer_bytes, model.layer_weights, model.largest_tensors[1:-1])
+        )
 
     def weights(self, start: int, end: int) -> int:
         """Bytes of the weights of the stage with layers [start, end)."""
@@ -93,11 +118,14 @@ class Costs:
         return largest if largest > most else None
 
     def compute_ms(self, site: Site, start: int, end: int) -> float:
-        """Time of one token in the stage. The embedding reads one row only, so its table does not count."""
-        head = self.model.head_bytes if end == self.layers else 0
-        read = self._sums[end] - self._sums[start] + head
-        speed = PROFILES[site.device].bytes_per_second * site.node.speeds.get(site.device, 1.0)
-        return read / speed * 1000
+        """Time of one token in the stage. The embedding reads one row only, so its table does not count.
+
+        The whole model takes its bytes over the bandwidth on any device; how blocks share that depends on the device.
+        """
+        profile = PROFILES[site.device]
+        work = self._weights if profile.by_weights else self._bytes
+        speed = profile.bytes_per_second * site.node.speeds.get(site.device, 1.0)
+        return work.of(start, end) / speed * 1000
 
     def stage_ms(self, site: Site, start: int, end: int) -> float:
         """Time of one token in the stage and on its hop.

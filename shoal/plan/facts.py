@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from shoal.manifest import BlockKind, Manifest, ModelShape
+from shoal.manifest import BlockKind, Manifest, ModelShape, Precision
 from shoal.plan.devices import KvElement
 from shoal.plan.document import Device
 
@@ -17,7 +18,8 @@ class ModelFacts:
     """Sizes of a model's blocks in bytes: of the embedding, of each layer, of the head.
 
     `largest_tensors` holds the largest single tensor of each block in the same order; a device that cannot allocate
-    it refuses the block.
+    it refuses the block. `layer_weights` and `head_weights` count numbers instead of bytes, of each layer and of the
+    head; without them (facts that an earlier version wrote) they are not known, and bytes stand for them.
     """
 
     shape: ModelShape
@@ -26,10 +28,14 @@ class ModelFacts:
     head_bytes: int
     largest_tensors: tuple[int, ...]
     digest: str | None = None
+    layer_weights: tuple[int, ...] = ()
+    head_weights: int = 0
 
     def __post_init__(self) -> None:
         if len(self.layer_bytes) != self.shape.layers or len(self.largest_tensors) != self.shape.layers + 2:
             raise ValueError(f"{self.shape.layers} layers need as many sizes, and a largest tensor for each block")
+        if self.layer_weights and len(self.layer_weights) != self.shape.layers:
+            raise ValueError(f"{self.shape.layers} layers have as many numbers of weights, or none")
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelFacts:
@@ -47,11 +53,15 @@ class ModelFacts:
             head_bytes=sizes[-1],
             largest_tensors=tuple(size // share for size, share in zip(sizes, shares, strict=True)),
             digest=manifest.digest,
+            layer_weights=_weights(sizes[1:-1], manifest.shape, manifest.precision, manifest.group_size),
+            head_weights=manifest.shape.vocab_size * manifest.shape.hidden_size,
         )
 
     @classmethod
-    def of_sizes(cls, shape: ModelShape, block_bytes: Sequence[int]) -> ModelFacts:
-        """The facts of a model that is not compiled yet, by the same rule for its largest tensors."""
+    def of_sizes(
+        cls, shape: ModelShape, block_bytes: Sequence[int], precision: Precision, group_size: int | None
+    ) -> ModelFacts:
+        """The facts of a model that is not compiled yet, by the same rules."""
         embed, *layers, head = block_bytes
         return cls(
             shape=shape,
@@ -59,12 +69,26 @@ class ModelFacts:
             layer_bytes=tuple(layers),
             head_bytes=head,
             largest_tensors=(embed, *(size // 3 for size in layers), head),
+            layer_weights=_weights(layers, shape, precision, group_size),
+            head_weights=shape.vocab_size * shape.hidden_size,
         )
 
     @property
     def total_bytes(self) -> int:
         """All weights."""
         return self.embed_bytes + sum(self.layer_bytes) + self.head_bytes
+
+
+def _weights(sizes: Sequence[int], shape: ModelShape, precision: Precision, group_size: int | None) -> tuple[int, ...]:
+    """How many weights layers of these sizes hold: a model directory stores each in its precision, and of quantised
+    ones a 16-bit scale for a group of columns (for a whole row without groups)."""
+    bytes_each = _BYTES[precision]
+    if precision in (Precision.INT4, Precision.INT8):
+        bytes_each += 2 / (group_size or shape.hidden_size)
+    return tuple(round(size / bytes_each) for size in sizes)
+
+
+_BYTES: Final = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.F16: 2.0, Precision.F32: 4.0}
 
 
 @dataclass(frozen=True, slots=True)

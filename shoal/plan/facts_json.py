@@ -20,7 +20,8 @@ Run = tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1, le=100_000)]
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A Job of a newer image may say more than this version asks for.
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     shape: ModelShape
     embed: int = Field(ge=0)
@@ -28,6 +29,8 @@ class _Document(BaseModel):
     head: int = Field(ge=0)
     tensors: tuple[Run, ...]
     digest: Sha256 | None
+    layer_weights: tuple[Run, ...] = ()
+    head_weights: int = Field(default=0, ge=0)
 
 
 def facts_to_json(facts: ModelFacts) -> str:
@@ -39,8 +42,11 @@ def facts_to_json(facts: ModelFacts) -> str:
         head=facts.head_bytes,
         tensors=_runs(facts.largest_tensors),
         digest=facts.digest,
+        layer_weights=_runs(facts.layer_weights),
+        head_weights=facts.head_weights,
     )
-    return json.dumps(document.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    # What is not known is left out: facts of an earlier version stay the line that they were.
+    return json.dumps(document.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
 
 
 def facts_from_json(text: str) -> ModelFacts:
@@ -53,6 +59,8 @@ def facts_from_json(text: str) -> ModelFacts:
         head_bytes=document.head,
         largest_tensors=_sizes(document.tensors),
         digest=document.digest,
+        layer_weights=_sizes(document.layer_weights),
+        head_weights=document.head_weights,
     )
 
 

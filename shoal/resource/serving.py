@@ -100,8 +100,20 @@ class Recovery(Object):
     replan_after_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long a node may be gone before its stage is planned onto another one."""
 
+    free_after_seconds: Annotated[int, Field(ge=1, le=604800)] | None = None
+    """How long the other stages of a pipeline keep their nodes when a lost one finds no place. Then they go, and the
+    pipeline comes back when nodes can hold it. Without it: they stay loaded, and go on when there is a place."""
+
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     """How often a request is replayed after a loss before it ends with an error."""
 
     max_pause_seconds: Annotated[int, Field(ge=1, le=3600)] = 120
     """How long an answer may pause for a recovery before it ends with an error."""
+
+    @rule(
+        cel="!has(self.freeAfterSeconds) || self.freeAfterSeconds >= self.replanAfterSeconds",
+        message="freeAfterSeconds must not be less than replanAfterSeconds",
+        field="freeAfterSeconds",
+    )
+    def _replanned_before_freed(self) -> bool:
+        return self.free_after_seconds is None or self.free_after_seconds >= self.replan_after_seconds

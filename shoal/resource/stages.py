@@ -26,7 +26,7 @@ class LayerRange(Object):
     """Consecutive layers, both ends included, counted from 0."""
 
     first: Annotated[int, Field(ge=0, le=4095)]
-    """First layer of the stage."""
+    """First layer of the stage; the model's first layer is 0."""
 
     last: Annotated[int, Field(ge=0, le=4095)]
     """Last layer of the stage, included."""
@@ -173,7 +173,7 @@ class Placement(Object):
     """Which nodes may hold stages, and how much of them."""
 
     node_selector: Labels = Field(default_factory=dict)
-    """Only nodes with all these labels get stages."""
+    """Only nodes with all these labels get stages. Without it: nodes that have the label `shoal.dev/platform`."""
 
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     """Taints that stages put up with."""

@@ -26,6 +26,7 @@ from shoal.wire.messages import (
     SamplingParams,
     SequenceStart,
     StageDescription,
+    StageProgress,
     StageState,
     StageTiming,
     Step,
@@ -126,6 +127,8 @@ def encode_description(description: StageDescription) -> pb.StageDescription:
         ),
         versions=description.versions,
         detail=description.detail,
+        held=description.held,
+        refused=description.refused,
     )
 
 
@@ -162,6 +165,27 @@ def decode_description(message: pb.StageDescription) -> StageDescription:
         else None,
         versions=dict(message.versions),
         detail=message.detail,
+        held=message.held,
+        refused=dict(message.refused),
+    )
+
+
+def encode_credit(frames: int, progress: tuple[StageProgress, ...]) -> pb.Credit:
+    """`frames` more may be sent; and a pulse, as protobuf."""
+    return pb.Credit(
+        frames=frames,
+        progress=[
+            pb.StageProgress(stage=each.stage, done=each.done, busy_ms=each.busy_ms, draining=each.draining)
+            for each in progress
+        ],
+    )
+
+
+def decode_progress(message: pb.Credit) -> tuple[StageProgress, ...]:
+    """What a pulse says, nearest stage first; empty before the stage serves an epoch on this stream."""
+    return tuple(
+        StageProgress(stage=each.stage, done=each.done, busy_ms=each.busy_ms, draining=each.draining)
+        for each in message.progress
     )
 
 

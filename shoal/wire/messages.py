@@ -213,7 +213,11 @@ class StageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
-    """What a stage says of itself (Describe)."""
+    """What a stage says of itself (Describe).
+
+    `held`: sequences that hold KV memory. `refused`: frames and streams that it refused since it started, by the
+    error's name: a replayed or reordered frame is an InvalidFrame, one of an epoch that is over a StaleEpoch.
+    """
 
     model_digest: str
     block_start: int
@@ -231,6 +235,22 @@ class StageDescription:
     capacity: KvCapacity | None = None
     versions: dict[str, str] = field(default_factory=dict)
     detail: str = ""
+    held: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far a stage has got in its epoch; part of its pulse.
+
+    `done`: frames that it has computed, which is the number of the next one. `busy_ms`: how long the step in hand has
+    been running, 0 between steps. `draining`: it was told to stop, and serves on until the router has moved.
+    """
+
+    stage: int
+    done: int
+    busy_ms: int = 0
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

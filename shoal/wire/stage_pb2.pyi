@@ -37,7 +37,7 @@ class KvCapacity(_message.Message):
     def __init__(self, sequences: _Optional[int] = ..., blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_context: _Optional[int] = ..., bytes: _Optional[int] = ..., shares_blocks: _Optional[bool] = ...) -> None: ...
 
 class StageDescription(_message.Message):
-    __slots__ = ("model_digest", "block_start", "block_end", "blocks_in_model", "state", "epoch", "engine", "device", "execution_devices", "exact", "hidden_size", "vocab_size", "max_frame_bytes", "capacity", "versions", "detail")
+    __slots__ = ("model_digest", "block_start", "block_end", "blocks_in_model", "state", "epoch", "engine", "device", "execution_devices", "exact", "hidden_size", "vocab_size", "max_frame_bytes", "capacity", "versions", "detail", "held", "refused")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,13 @@ class StageDescription(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     BLOCK_START_FIELD_NUMBER: _ClassVar[int]
     BLOCK_END_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +68,8 @@ class StageDescription(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     model_digest: str
     block_start: int
     block_end: int
@@ -77,7 +86,9 @@ class StageDescription(_message.Message):
     capacity: KvCapacity
     versions: _containers.ScalarMap[str, str]
     detail: str
-    def __init__(self, model_digest: _Optional[str] = ..., block_start: _Optional[int] = ..., block_end: _Optional[int] = ..., blocks_in_model: _Optional[int] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., execution_devices: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., hidden_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., capacity: _Optional[_Union[KvCapacity, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    held: int
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, model_digest: _Optional[str] = ..., block_start: _Optional[int] = ..., block_end: _Optional[int] = ..., blocks_in_model: _Optional[int] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., execution_devices: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., hidden_size: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., capacity: _Optional[_Union[KvCapacity, _Mapping]] = ..., versions: _Optional[_Mapping[str, str]] = ..., detail: _Optional[str] = ..., held: _Optional[int] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
     __slots__ = ("epoch", "stage_index", "stages", "model_digest", "block_start", "block_end", "next_address", "hidden_dtype", "max_frame_bytes")
@@ -234,10 +245,24 @@ class Heartbeat(_message.Message):
     def __init__(self, nonce: _Optional[int] = ...) -> None: ...
 
 class Credit(_message.Message):
-    __slots__ = ("frames",)
+    __slots__ = ("frames", "progress")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     frames: int
-    def __init__(self, frames: _Optional[int] = ...) -> None: ...
+    progress: _containers.RepeatedCompositeFieldContainer[StageProgress]
+    def __init__(self, frames: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ...) -> None: ...
+
+class StageProgress(_message.Message):
+    __slots__ = ("stage", "done", "busy_ms", "draining")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    BUSY_MS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    stage: int
+    done: int
+    busy_ms: int
+    draining: bool
+    def __init__(self, stage: _Optional[int] = ..., done: _Optional[int] = ..., busy_ms: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ResultsRequest(_message.Message):
     __slots__ = ("epoch",)

@@ -75,7 +75,7 @@ class StageServicer:
 
     def Run(self, request_iterator, context):
         """Upstream -> this stage, first message to last in order. Each Credit allows that many frames more; the first one,
-        sent at once, is the whole window.
+        sent at once, is the whole window. A Credit comes at least every quarter of a second: it is the stage's pulse.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

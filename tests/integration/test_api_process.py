@@ -198,12 +198,13 @@ async def test_case_69_leaving_at_token_five_frees_the_slot_on_all_stages(tmp_pa
 HALVES = ((0, 3), (3, 6))
 
 
-def half(index: int, on_run=None):
+def half(index: int, on_run=None, **kwargs):
     """One of two stages that together hold the fake model."""
     return start_stage(
         lambda: FakeEngine(*HALVES[index], vocab_size=VOCAB, on_run=on_run),
         manifest=fake_manifest(vocab_size=VOCAB),
         blocks=HALVES[index],
+        **kwargs,
     )
 
 
@@ -263,6 +264,44 @@ async def test_case_9_the_same_sse_stream_goes_on_when_a_stage_is_lost(
     assert lines[-1] == "data: [DONE]"
     assert not [line for line in lines if '"error"' in line]
     assert texts(lines) == texts(undisturbed)
+
+
+async def test_case_1_without_a_replacement_the_stream_ends_with_an_error_and_the_service_comes_back_by_itself(
+    tmp_path: Path, model: Path
+) -> None:
+    hold = Hold()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(half(0))
+        second = await stack.enter_async_context(half(1, hold))
+        plan = write_plan(tmp_path / "plan.json", zip((first.address, second.address), HALVES, strict=True))
+        options = ("--served-name=fake", "--speculative-mode=Off", "--recovery-seconds=0.5")
+        process = await stack.enter_async_context(router(model, plan, *options))
+        url = (await process.event("listening"))["url"]
+        await process.event("ready")
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        hold.rows = 5
+        async with client.stream("POST", "/v1/completions", json=BODY | {"stream": True, "max_tokens": 100}) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            await second.kill()
+            hold.let_go.set()
+            async with asyncio.timeout(20):
+                rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        error = json.loads(rest[-2].removeprefix("data: "))["error"]
+        assert (error["code"], error["type"]) == ("generation_failed", "server_error")
+        assert second.address in error["message"]
+        ready = await client.get("/health/ready")
+        assert ready.status_code == 503
+        assert second.address in ready.json()["detail"]
+        refused = await client.post("/v1/completions", json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "pipeline_unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        await stack.enter_async_context(half(1, listen=second.address))
+        async with asyncio.timeout(20):
+            while (await client.get("/health/ready")).status_code != 200:  # noqa: ASYNC110 - another process gets ready
+                await asyncio.sleep(0.05)
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
 async def test_case_28_until_the_stages_are_there_it_answers_503_with_the_reason(tmp_path: Path, model: Path) -> None:

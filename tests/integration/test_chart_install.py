@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 import yaml
 
 from testcluster.api import Api, Manifest
+from testcluster.chart import CHART, earlier_chart
 from testcluster.control_plane import ControlPlane
-from testcluster.crds import install_crd, wait_until_served
+from testcluster.crds import CRDS, wait_until_served
 from testcluster.kubeconfig import Kubeconfig
 from testcluster.kubectl import Command, CommandFailed
 from testcluster.kubelet import SUCCEEDED, Kubelet, everything_works
@@ -23,8 +23,6 @@ from testcluster.processes import wait_until
 from testcluster.tokens import service_account_kubeconfig
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts/shoal"
-CRDS = "apiextensions.k8s.io/v1", "customresourcedefinitions"
 DEADLINE_S = 60.0
 NODE = {"name": "pc-1", "memory": {"total": "32Gi", "free": "20Gi"}}
 NAMESPACED = {"mode": "Namespaced", "nodes": [NODE]}
@@ -50,22 +48,6 @@ MODEL = {
 
 
 @pytest.fixture
-def no_crd(admin: Api) -> Iterator[None]:
-    """A cluster that has no CRD of shoal, and gets none from this test."""
-    name = yaml.safe_load(next((ROOT / "crds").glob("*.yaml")).read_text())["metadata"]["name"]
-
-    def remove() -> None:
-        admin.delete(*CRDS, name)
-        wait_until(lambda: admin.find(*CRDS, name) is None, what=f"the end of CRD {name}", deadline_s=DEADLINE_S)
-
-    remove()
-    yield
-    remove()
-    # Other tests of the session found it installed, and find it so again.
-    install_crd(admin, (ROOT / "crds").glob("*.yaml"))
-
-
-@pytest.fixture
 def pc(nodes: Nodes, kubelet: Kubelet) -> str:
     """A PC whose kubelet starts every pod; the pods of `helm test` succeed."""
     kubelet.decide(
@@ -85,19 +67,6 @@ def values_file(tmp_path: Path, values: dict[str, Any]) -> str:
     file = tmp_path / f"values-{uuid.uuid4().hex[:6]}.json"
     file.write_text(json.dumps(values))
     return str(file)
-
-
-def other_chart(tmp_path: Path, version: str, crd_field: str) -> Path:
-    """The chart as an earlier version had it: another version, and a CRD that lacks a field of the spec."""
-    chart = tmp_path / "earlier"
-    shutil.copytree(CHART, chart)
-    about = yaml.safe_load((chart / "Chart.yaml").read_text()) | {"version": version}
-    (chart / "Chart.yaml").write_text(yaml.safe_dump(about))
-    (file,) = (chart / "files/crds").glob("*.yaml")
-    crd = yaml.safe_load(file.read_text())
-    del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][crd_field]
-    file.write_text(yaml.safe_dump(crd, sort_keys=False))
-    return chart
 
 
 @pytest.mark.parametrize("values", [{}, NAMESPACED, EVERYTHING], ids=["default", "namespaced", "everything"])
@@ -159,7 +128,7 @@ def wait_for_create(admin: Api, namespace: str) -> Manifest:
 def test_case_96_an_upgrade_changes_the_crd_and_restarts_nothing_that_need_not(
     helm, admin, namespace, release, pc, tmp_path
 ):
-    helm("install", release, str(other_chart(tmp_path, "0.0.9", "recovery")), "-n", namespace)
+    helm("install", release, str(earlier_chart(tmp_path, "0.0.9", without="recovery")), "-n", namespace)
     model = wait_for_create(admin, namespace)
     assert "recovery" not in model["spec"]
     before = admin.get("apps/v1", "deployments", "shoal-operator", namespace=namespace)
@@ -182,12 +151,14 @@ def test_case_96_an_upgrade_changes_the_crd_and_restarts_nothing_that_need_not(
 def test_kinds_of_others_are_installed_where_the_cluster_has_them(helm, admin, namespace, release):
     names = [
         foreign_crd(admin, "monitoring.coreos.com", "v1", "ServiceMonitor", "Namespaced"),
+        foreign_crd(admin, "monitoring.coreos.com", "v1", "PodMonitor", "Namespaced"),
         foreign_crd(admin, "nfd.k8s-sigs.io", "v1alpha1", "NodeFeatureRule", "Cluster"),
     ]
     try:
-        shown = helm("install", release, str(CHART), "-n", namespace)
+        shown = helm("install", release, str(CHART), "-n", namespace, "--set", "metrics.podMonitor.enabled=true")
         assert "kubectl label node" not in shown
         assert len(admin.list("monitoring.coreos.com/v1", "servicemonitors", namespace=namespace)) == 1
+        assert len(admin.list("monitoring.coreos.com/v1", "podmonitors", namespace=namespace)) == 1
         assert len(admin.list("nfd.k8s-sigs.io/v1alpha1", "nodefeaturerules")) == 1
         helm("uninstall", release, "-n", namespace, "--wait")
     finally:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from shoal.plan import Device
 from shoal.resource.nodes import parse_nodes
 from shoal_operator.cluster import kinds
+from shoal_operator.nodes import RESOURCES
 from shoal_operator.settings import PREFIX, OperatorSettings
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +22,7 @@ CHART = ROOT / "charts/shoal"
 NODE = {"name": "pc-1", "memory": {"total": "32Gi", "free": "20Gi"}}
 NAMESPACED = {"mode": "Namespaced", "nodes": [NODE]}
 SERVICE_MONITOR = "monitoring.coreos.com/v1/ServiceMonitor"
+POD_MONITOR = "monitoring.coreos.com/v1/PodMonitor"
 FEATURE_RULE = "nfd.k8s-sigs.io/v1alpha1/NodeFeatureRule"
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -204,10 +207,16 @@ def test_crd_is_kept_when_the_release_goes_and_otherwise_the_file(render):
     assert of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition") == []
 
 
-@pytest.mark.parametrize(("kind", "api"), [("ServiceMonitor", SERVICE_MONITOR), ("NodeFeatureRule", FEATURE_RULE)])
+ROUTERS = {"metrics": {"podMonitor": {"enabled": True}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "api"),
+    [("ServiceMonitor", SERVICE_MONITOR), ("PodMonitor", POD_MONITOR), ("NodeFeatureRule", FEATURE_RULE)],
+)
 def test_kinds_of_others_are_there_only_where_the_cluster_has_them(render, kind, api):
-    assert of_kind(render(), kind) == []
-    assert len(of_kind(render(apis=(api,)), kind)) == 1
+    assert of_kind(render(ROUTERS), kind) == []
+    assert len(of_kind(render(ROUTERS, apis=(api,)), kind)) == 1
 
 
 def test_kinds_of_others_can_be_left_out(render):
@@ -238,6 +247,34 @@ def test_service_monitor_finds_the_service_of_the_operator(render):
     ports = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
     assert ports["metrics"] == OperatorSettings().metrics_port
     assert ports["health"] == OperatorSettings().health_port
+
+
+def test_pod_monitor_finds_the_routers_that_the_operator_makes(render):
+    """Off unless asked for: a router without figures would be called down."""
+    assert of_kind(render(apis=(POD_MONITOR,)), "PodMonitor") == []
+    monitor = the(render(ROUTERS, apis=(POD_MONITOR,)), "PodMonitor")["spec"]
+    assert monitor["namespaceSelector"] == {"any": True}
+    made = yaml.safe_load_all((ROOT / "tests/unit/operator/golden/example.yaml").read_text())
+    (router,) = [
+        each["spec"]["template"]
+        for each in made
+        if each.get("kind") == "Deployment" and each["metadata"]["name"] == "llama-8b-router"
+    ]
+    assert monitor["selector"]["matchLabels"].items() <= router["metadata"]["labels"].items()
+    assert set(monitor["podTargetLabels"]) <= router["metadata"]["labels"].keys()
+    ports = {port["name"] for container in router["spec"]["containers"] for port in container["ports"]}
+    assert {each["port"] for each in monitor["podMetricsEndpoints"]} <= ports
+    values = NAMESPACED | ROUTERS | {"watchNamespaces": ["team-a", "team-b"]}
+    inside = the(render(values, apis=(POD_MONITOR,)), "PodMonitor")["spec"]
+    assert inside["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+
+
+def test_case_114_monitors_both_gpu_drivers_and_images_for_each_variant(render):
+    """cascadia#28 asks for these. No mDNS: stages have DNS names (case 112)."""
+    manifests = render(ROUTERS | {"images": {"stage": {"tag": "9-gpu"}}}, apis=(SERVICE_MONITOR, POD_MONITOR))
+    assert {"ServiceMonitor", "PodMonitor"} <= {each["kind"] for each in manifests}
+    assert environment(manifests)["SHOAL_STAGE_IMAGE"].endswith("/stage:9-gpu")
+    assert RESOURCES[Device.GPU] == ("gpu.intel.com/xe", "gpu.intel.com/i915")
 
 
 def test_dashboards_arrive_as_they_are_and_can_be_left_out(render):

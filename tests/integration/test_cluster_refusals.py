@@ -143,6 +143,11 @@ REFUSED = {
         "placement.tolerations[0].tolerationSeconds",
         "effect: NoExecute",
     ),
+    "freed-before-replanned": Case(
+        {"recovery": {"replanAfterSeconds": 60, "freeAfterSeconds": 59}},
+        "recovery.freeAfterSeconds",
+        "must not be less than replanAfterSeconds",
+    ),
     # How it is reached.
     "port-of-no-node": Case(
         {"router": {"service": {"nodePort": 30080}}}, "router.service.nodePort", "nodePort needs type: NodePort"
@@ -187,7 +192,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
             "prefillChunk": 512,
             "speculative": {"mode": "Fixed", "draft": {"source": {"uri": "hf://org/small"}}, "maxTokens": 4},
         },
-        "recovery": {"replanAfterSeconds": 10, "maxAttempts": 5, "maxPauseSeconds": 60},
+        "recovery": {"replanAfterSeconds": 10, "freeAfterSeconds": 600, "maxAttempts": 5, "maxPauseSeconds": 60},
         "router": {
             "service": {"type": "NodePort", "nodePort": 30080, "port": 80, "annotations": {"example.com/a": "b"}},
             "ingress": {"host": "llm.example.com", "className": "traefik", "tlsSecretName": "llm-tls"},

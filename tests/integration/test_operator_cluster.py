@@ -3,166 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
-import yaml
 
-from shoal.manifest import ModelShape
-from shoal.plan.facts import ModelFacts
-from shoal.plan.facts_json import facts_to_json
 from testcluster.api import Api, Manifest
 from testcluster.audit import AuditLog
 from testcluster.kubeconfig import Kubeconfig
-from testcluster.kubelet import OOM_KILLED, RUNNING, Kubelet, PodFate
-from testcluster.nodes import Nodes
-from testcluster.processes import Process, free_ports, wait_until
-
-ROOT = Path(__file__).parents[2]
-MODELS = "shoal.dev/v1alpha1", "shardedmodels"
-DEADLINE_S = 60.0
-MIB = 1 << 20
-
-
-def report() -> str:
-    """What the compile Job says of Llama 3.1 8B in INT4, nearly."""
-    shape = ModelShape(
-        family="llama", layers=32, hidden_size=4096, heads=32, kv_heads=8, head_size=128, vocab_size=128256,
-        max_context=131072,
-    )  # fmt: skip
-    facts = ModelFacts(
-        shape=shape,
-        embed_bytes=525 * MIB,
-        layer_bytes=(125 * MIB,) * 32,
-        head_bytes=525 * MIB,
-        largest_tensors=(525 * MIB, *(30 * MIB,) * 32, 525 * MIB),
-        digest="a" * 64,
-    )
-    return facts_to_json(facts)
-
-
-def all_well(pod: Manifest) -> PodFate:
-    owners = {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}
-    return PodFate(phase="Succeeded", ready=False, message=report()) if "Job" in owners else RUNNING
-
-
-def example(name: str = "llama-8b", **spec: Any) -> Manifest:
-    body: Manifest = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
-    body["metadata"]["name"] = name
-    body["spec"] |= spec
-    return body
-
-
-Start = Callable[..., Process]
-
-
-@pytest.fixture
-def start(tmp_path: Path, namespace: str, chart_service_account: Kubeconfig) -> Iterator[Start]:
-    """Starts operators, and ends them."""
-    running: list[Process] = []
-
-    def start_one(name: str = "operator-0", **settings: str) -> Process:
-        (health,) = free_ports(1)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "KUBECONFIG": str(chart_service_account.path),
-            "SHOAL_NAMESPACE": namespace,
-            "SHOAL_WATCH_NAMESPACES": namespace,
-            "SHOAL_POD_NAME": name,
-            "SHOAL_METRICS_PORT": "0",
-            "SHOAL_HEALTH_PORT": str(health),
-            "SHOAL_LEASE_SECONDS": "3",
-            "SHOAL_LOG_FORMAT": "text",
-        } | settings
-        command = [sys.executable, "-m", "shoal_operator"]
-        process = Process.start(name, command, log=tmp_path / f"{name}.log", environment=environment)
-        running.append(process)
-        return process
-
-    yield start_one
-    for process in running:
-        process.stop()
-
-
-@pytest.fixture
-def office(crd: str, nodes: Nodes, kubelet: Kubelet, storage: str) -> list[str]:
-    kubelet.decide(all_well)
-    return nodes.add_lunar_lake("28Gi", "14Gi", "14Gi", "12Gi", "10Gi")
-
-
-class Cluster:
-    """What a test asks of the cluster."""
-
-    def __init__(self, admin: Api, namespace: str) -> None:
-        self.admin = admin
-        self.namespace = namespace
-
-    def condition(self, kind: str, name: str = "llama-8b") -> dict[str, Any]:
-        body = self.admin.get(*MODELS, name, namespace=self.namespace)
-        for each in body.get("status", {}).get("conditions", []):
-            if each["type"] == kind:
-                return dict(each)
-        return {"status": "", "reason": ""}
-
-    def wait_for(self, kind: str, status: str = "True", reason: str = "", name: str = "llama-8b") -> dict[str, Any]:
-        def found() -> dict[str, Any] | None:
-            condition = self.condition(kind, name)
-            return condition if condition["status"] == status and reason in ("", condition["reason"]) else None
-
-        try:
-            return wait_until(found, what=f"{kind}={status} {reason}", deadline_s=DEADLINE_S)
-        except Exception:
-            print(json.dumps(self.admin.get(*MODELS, name, namespace=self.namespace).get("status"), indent=1))  # noqa: T201
-            raise
-
-    def replace_service(self) -> None:
-        """Delete the router's Service and wait until the operator has made it anew.
-
-        A ShardedModel is reconciled by one worker at a time: what it wrote for earlier causes was written before.
-        """
-        old = self.admin.get("v1", "services", "llama-8b", namespace=self.namespace)["metadata"]["uid"]
-        self.admin.delete("v1", "services", "llama-8b", namespace=self.namespace)
-
-        def anew() -> bool:
-            found = self.admin.find("v1", "services", "llama-8b", namespace=self.namespace)
-            return found is not None and found["metadata"]["uid"] != old
-
-        wait_until(anew, what="the Service again", deadline_s=DEADLINE_S)
-
-    def stages(self) -> dict[str, str]:
-        """Name of each stage's Deployment, and its node."""
-        return self._placed("!shoal.dev/standby")
-
-    def standbys(self) -> dict[str, str]:
-        """The same of those that stand by."""
-        return self._placed("shoal.dev/standby")
-
-    def _placed(self, which: str) -> dict[str, str]:
-        found = {}
-        for each in self.admin.list("apps/v1", "deployments", namespace=self.namespace, labels=which):
-            if each["metadata"]["labels"].get("shoal.dev/role") == "stage":
-                terms = each["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-                term = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]
-                found[each["metadata"]["name"]] = term["matchFields"][0]["values"][0]
-        return found
-
-
-@pytest.fixture
-def cluster(admin: Api, namespace: str) -> Cluster:
-    return Cluster(admin, namespace)
-
-
-@pytest.fixture
-def serving(start: Start, office: list[str], admin: Api, namespace: str, cluster: Cluster) -> Process:
-    """An operator and a model that serves."""
-    operator = start()
-    admin.apply(example(), namespace=namespace)
-    cluster.wait_for("Ready")
-    return operator
+from testcluster.kubelet import OOM_KILLED, PodFate
+from testcluster.operating import DEADLINE_S, MODELS, all_well, example, written
+from testcluster.processes import wait_until
+from testcluster.relay import Relay
 
 
 def test_apply_of_the_example_serves(serving, cluster, admin, namespace, kubectl):
@@ -203,12 +54,6 @@ def test_case_99_deleting_needs_no_operator_and_leaves_nothing(serving, cluster,
     assert not admin.get(*MODELS, "llama-8b", namespace=namespace)["metadata"].get("finalizers")
     admin.delete(*MODELS, "llama-8b", namespace=namespace)
     wait_until(lambda: not left(), what="an empty namespace", deadline_s=DEADLINE_S)
-
-
-def written(audit: AuditLog, user: str, since: int) -> list[tuple[str, str, str]]:
-    """What the operator wrote since the mark, and it wrote something."""
-    writes = wait_until(lambda: audit.writes(user=user, since=since), what="a write", deadline_s=DEADLINE_S)
-    return [(write.verb, write.what, write.name) for write in writes]
 
 
 def test_case_103_idle_writes_nothing(serving, cluster, audit: AuditLog, chart_service_account, admin, namespace):
@@ -282,25 +127,34 @@ def test_a_standby_takes_over_at_once_and_is_not_started_anew(serving, admin, na
 
 
 def test_case_30_without_a_spare_node_the_rest_keeps_running_and_it_says_what_is_missing(
-    start, office, admin, namespace, cluster, nodes
+    start_operator, five_pcs, admin, namespace, cluster, nodes
 ):
-    start()
-    small = {"placement": {"nodeLimits": [{"node": node, "memory": "1Gi"} for node in office[2:]]}}
+    start_operator()
+    small = {"placement": {"nodeLimits": [{"node": node, "memory": "1Gi"} for node in five_pcs[2:]]}}
     admin.apply(example(recovery={"replanAfterSeconds": 1}, stages={"count": 2}, **small), namespace=namespace)
     cluster.wait_for("Ready")
     before = cluster.stages()
     kept = next(name for name in before if "-s0-" in name)
     generation = admin.get("apps/v1", "deployments", kept, namespace=namespace)["metadata"]["generation"]
-    nodes.lose(next(node for name, node in before.items() if "-s1-" in name))
+    lost = next(node for name, node in before.items() if "-s1-" in name)
+    nodes.lose(lost)
     degraded = cluster.wait_for("Degraded", reason="NoSpareNode")
     assert "stage 1 of" in degraded["message"]
     assert "GiB" in degraded["message"]
     assert cluster.stages() == before
     assert admin.get("apps/v1", "deployments", kept, namespace=namespace)["metadata"]["generation"] == generation
+    # The policy frees the other stage's PC, and with it the claim on its memory.
+    admin.patch(*MODELS, "llama-8b", {"spec": {"recovery": {"freeAfterSeconds": 1}}}, namespace=namespace)
+    wait_until(lambda: not cluster.stages(), what="stages that give their PCs back", deadline_s=DEADLINE_S)
+    cluster.wait_for("Degraded", reason="DoesNotFit")
+    assert admin.find("v1", "configmaps", "llama-8b-plan", namespace=namespace) is None
+    nodes.set_ready(lost, "True")
+    cluster.wait_for("Ready")
+    assert set(cluster.stages().values()) == set(before.values())
 
 
-def test_scale_adds_a_pipeline_and_takes_it_away(start, office, admin, namespace, cluster, kubectl):
-    start()
+def test_scale_adds_a_pipeline_and_takes_it_away(start_operator, five_pcs, admin, namespace, cluster, kubectl):
+    start_operator()
     admin.apply(example(stages={"count": 2}, placement={}, scheduler={"streams": 1}), namespace=namespace)
     cluster.wait_for("Ready")
     first = cluster.stages()
@@ -317,10 +171,10 @@ def test_scale_adds_a_pipeline_and_takes_it_away(start, office, admin, namespace
 
 
 def test_case_48_a_new_operator_with_other_images_downloads_and_compiles_nothing_anew(
-    start, office, admin, namespace, cluster, audit: AuditLog, chart_service_account
+    start_operator, five_pcs, admin, namespace, cluster, audit: AuditLog, chart_service_account
 ):
     """Models that name their images are not touched; the others change images, and their model stays where it is."""
-    first = start()
+    first = start_operator()
     light = {"stages": {"count": 2}, "placement": {}, "scheduler": {"streams": 1}}
     pinned = {"image": {"stage": "registry.local/stage:1", "router": "registry.local/router:1"}}
     admin.apply(example("pinned", **light, **pinned), namespace=namespace)
@@ -331,7 +185,9 @@ def test_case_48_a_new_operator_with_other_images_downloads_and_compiles_nothing
     before = {name for name in cluster.stages() if name.startswith("free-")}
     first.stop()
     mark = audit.mark()
-    start("operator-1", SHOAL_STAGE_IMAGE="registry.local/stage:2", SHOAL_ROUTER_IMAGE="registry.local/router:2")
+    start_operator(
+        "operator-1", SHOAL_STAGE_IMAGE="registry.local/stage:2", SHOAL_ROUTER_IMAGE="registry.local/router:2"
+    )
     wait_until(lambda: not before & cluster.stages().keys(), what="stages with the new image", deadline_s=DEADLINE_S)
     cluster.wait_for("Ready", name="free")
     writes = written(audit, chart_service_account.user, mark)
@@ -347,8 +203,8 @@ def test_deleting_the_namespace_needs_no_operator(serving, admin, namespace):
     wait_until(lambda: admin.find("v1", "namespaces", namespace) is None, what="its end", deadline_s=DEADLINE_S)
 
 
-def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start, office, admin, namespace, cluster, nodes):
-    start()
+def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start_operator, five_pcs, admin, namespace, cluster, nodes):
+    start_operator()
     admin.apply(example(recovery={"replanAfterSeconds": 2}, stages={"count": 2}, placement={}), namespace=namespace)
     cluster.wait_for("Ready")
     before = cluster.stages()
@@ -366,9 +222,9 @@ def test_case_29_a_lost_node_loses_its_stage_to_a_spare_one(start, office, admin
 
 
 def test_case_95_two_operators_never_act_at_once(
-    start, office, admin, namespace, cluster, audit: AuditLog, chart_service_account
+    start_operator, five_pcs, admin, namespace, cluster, audit: AuditLog, chart_service_account
 ):
-    operators = {name: start(name) for name in ("operator-0", "operator-1")}
+    operators = {name: start_operator(name) for name in ("operator-0", "operator-1")}
     admin.apply(example(), namespace=namespace)
     cluster.wait_for("Ready")
     names = sorted(cluster.stages())
@@ -389,3 +245,61 @@ def test_case_95_two_operators_never_act_at_once(
     # What the first one made is as the second one wants it.
     assert written(audit, chart_service_account.user, mark) == [("patch", "services", "llama-8b")]
     assert sorted(cluster.stages()) == names
+
+
+def test_case_91_case_101_what_happens_while_no_watch_hears_anything_is_made_up_for(
+    start_operator, five_pcs, admin, namespace, cluster, chart_service_account: Kubeconfig, tmp_path
+):
+    """The road to the API server is cut; meanwhile children and the spec change."""
+    server = httpx.URL(chart_service_account.server)
+    with Relay(server.host, server.port) as relay:
+        kubeconfig = Kubeconfig.write(
+            tmp_path / "relayed",
+            server=f"https://127.0.0.1:{relay.port}",
+            authority=chart_service_account.authority,
+            user=chart_service_account.user,
+            token=chart_service_account.token,
+        )
+        # The Lease is long: an operator that could not renew it would start afresh, which is another way to see all.
+        operator = start_operator(kubeconfig=kubeconfig, SHOAL_LEASE_SECONDS="60")
+        admin.apply(example(), namespace=namespace)
+        cluster.wait_for("Ready")
+        relay.cut()
+        service = admin.get("v1", "services", "llama-8b", namespace=namespace)["metadata"]["uid"]
+        admin.delete("v1", "services", "llama-8b", namespace=namespace)
+        admin.patch(*MODELS, "llama-8b", {"spec": {"scheduler": {"maxQueue": 7}}}, namespace=namespace)
+        wait_until(lambda: relay.refused, what="an operator that misses its watches", deadline_s=DEADLINE_S)
+        assert admin.find("v1", "services", "llama-8b", namespace=namespace) is None
+        relay.mend()
+
+        def made_up_for() -> bool:
+            again = admin.find("v1", "services", "llama-8b", namespace=namespace)
+            router = admin.get("apps/v1", "deployments", "llama-8b-router", namespace=namespace)
+            (container,) = router["spec"]["template"]["spec"]["containers"]
+            return again is not None and again["metadata"]["uid"] != service and "--max-queue=7" in container["command"]
+
+        wait_until(made_up_for, what="the Service again, and the new setting", deadline_s=DEADLINE_S)
+        operator.check_running()
+
+
+NODES_FILE = """\
+nodes:
+  - {name: pc-1, devices: [GPU, CPU], memory: {total: 28Gi, free: 28Gi}}
+  - {name: pc-2, devices: [GPU, CPU], memory: {total: 14Gi, free: 14Gi}}
+"""
+
+
+@pytest.mark.chart_values(mode="Namespaced", nodes=[{"name": "pc-1", "memory": {"total": "28Gi", "free": "28Gi"}}])
+def test_case_106_an_operator_with_rights_in_its_namespace_alone_serves(
+    start_operator, five_pcs, admin, namespace, cluster, tmp_path
+):
+    """It may read neither Node objects nor volumes nor CRDs; PCs come from a file, and need no label there."""
+    file = tmp_path / "nodes.yaml"
+    file.write_text(NODES_FILE)
+    operator = start_operator(SHOAL_NODES_FILE=str(file))
+    admin.apply(example(stages={"count": 2}, placement={}), namespace=namespace)
+    cluster.wait_for("Ready")
+    assert set(cluster.stages().values()) == {"pc-1", "pc-2"}
+    log = operator.log.read_text()
+    assert "ERROR" not in log
+    assert "forbidden" not in log

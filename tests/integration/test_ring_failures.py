@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
+from bench.relay import Relay
 from shoal.errors import StageError
 from shoal.wire.errors import DigestMismatch, StageFailed, StageUnreachable, WrongPlace
-from shoal.wire.messages import SamplingParams
+from shoal.wire.messages import SamplingParams, StageState
 from shoal_router.generation import GenerationFailed, GenerationRequest, PipelineUnavailable
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
@@ -103,6 +107,113 @@ async def test_case_18_a_stage_that_is_told_to_stop_hands_its_streams_over():
             assert await asyncio.gather(*tasks) == [greedy_text(request.prompt, 60) for request in requests]
 
 
+async def test_case_18_a_stage_that_stops_serves_on_until_the_plan_names_another_and_costs_no_attempt():
+    settings = replace(SETTINGS, recovery_attempts=0)
+    async with half(0) as first, half(1, patience=Patience(hand_over=60.0)) as second, half(1) as spare:
+        source = ChangingPlan(plan_at([first.address, second.address]))
+        async with serving(source, settings) as loop:
+            await loop.wait_ready(10)
+            stream = loop.generate(GenerationRequest("r", (1, 2, 3), GREEDY, 200))
+            tokens = [*(await anext(stream)).tokens]
+            epoch = loop.status().epoch
+            stopping = asyncio.create_task(second.server.stop())
+            await until(lambda: second.stage.describe().state is StageState.DRAINING)
+            for _ in range(20):
+                tokens += (await anext(stream)).tokens
+            assert loop.status().epoch == epoch, "nobody takes its place yet: it serves on"
+            source.planned = plan_at([first.address, spare.address])
+            async for delta in stream:
+                tokens += delta.tokens
+            assert tokens == greedy_text((1, 2, 3), 200)
+            assert loop.status().epoch > epoch
+            async with asyncio.timeout(10):
+                await stopping
+
+
+@asynccontextmanager
+async def relayed_pipeline(on_run=None):
+    """Two stages; what the first sends to the second, and hears of it, goes through a relay."""
+    async with half(0) as first, half(1, on_run=on_run) as second, Relay(second.address) as relay:
+        yield first, second, relay
+
+
+async def test_silence_between_two_stages_ends_the_epoch_within_three_seconds_and_says_where():
+    async with relayed_pipeline() as (first, second, relay):
+        source = ChangingPlan(plan_at([first.address, relay.address]))
+        async with serving(source) as loop:
+            await loop.wait_ready(10)
+            stream = loop.generate(GenerationRequest("r", (1, 2, 3), GREEDY, 400))
+            tokens = [*(await anext(stream)).tokens]
+            started = time.monotonic()
+            relay.stall(600.0)
+            await until(lambda: not loop.status().ready)
+            assert time.monotonic() - started < 3.5
+            assert f"next stage at {relay.address} has fallen silent" in loop.status().detail
+            source.planned = plan_at([first.address, second.address])
+            async for delta in stream:
+                tokens += delta.tokens
+            assert tokens == greedy_text((1, 2, 3), 400)
+
+
+async def test_case_5_a_link_that_stands_still_for_two_seconds_is_forgiven():
+    async with (
+        relayed_pipeline() as (first, _, relay),
+        serving(FixedPlan(plan_at([first.address, relay.address]))) as loop,
+    ):
+        await loop.wait_ready(10)
+        pipeline = loop._pipeline
+        stream = loop.generate(GenerationRequest("r", (1, 2, 3), GREEDY, 60))
+        tokens = [*(await anext(stream)).tokens]
+        relay.stall(2.0)
+        async for delta in stream:
+            tokens += delta.tokens
+        assert tokens == greedy_text((1, 2, 3), 60)
+        assert loop._pipeline is pipeline
+
+
+@pytest.mark.slow
+async def test_a_stage_that_computes_for_ten_seconds_and_says_so_is_not_lost():
+    waited = threading.Event()
+
+    def slow(rows):
+        if not waited.is_set() and len(rows[0].tokens) == 1:
+            waited.set()
+            time.sleep(10)
+
+    async with (
+        half(0) as first,
+        half(1, on_run=slow) as second,
+        serving(FixedPlan(plan_at([first.address, second.address]))) as loop,
+    ):
+        await loop.wait_ready(10)
+        epoch = loop.status().epoch
+        tokens = await collect(loop, GenerationRequest("r", (1, 2, 3), GREEDY, 20))
+        assert waited.is_set()
+        assert tokens == greedy_text((1, 2, 3), 20)
+        assert loop.status().epoch == epoch
+
+
+async def test_a_step_longer_than_the_silence_that_is_allowed_is_not_the_end():
+    """The short form of the test above: pulses come while the step runs, so its time does not matter."""
+    go_on = threading.Event()
+
+    def slow(rows):
+        if len(rows[0].tokens) == 1:
+            assert go_on.wait(30)
+
+    async with half(0) as first, half(1, on_run=slow) as second:
+        times = RingTimes(pulse=0.3, strikes=2)
+        async with serving(FixedPlan(plan_at([first.address, second.address])), times=times) as loop:
+            await loop.wait_ready(10)
+            answer = asyncio.create_task(collect(loop, GenerationRequest("r", (1, 2, 3), GREEDY, 20)))
+            pipeline = loop._pipeline
+            await until(lambda: any(each.busy_ms > 1000 for each in pipeline._progress))
+            assert loop._pipeline is pipeline
+            go_on.set()
+            assert await answer == greedy_text((1, 2, 3), 20)
+            assert loop._pipeline is pipeline
+
+
 async def test_a_lost_stage_that_returns_at_its_address_continues_the_stream():
     async with half(0) as first, half(1) as second:
         source = FixedPlan(plan_at([first.address, second.address]))
@@ -159,6 +270,20 @@ async def test_case_16_opening_has_a_deadline_and_says_which_stage_is_missing():
             address = free.address
         with pytest.raises(StageUnreachable, match=address):
             await open_once(FixedPlan(plan_at([address, second.address])), seconds=0.3)
+
+
+async def test_a_plan_that_changes_is_followed_at_once_although_a_stage_that_was_asked_is_silent():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # its kernel takes connections, nobody answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with half(0) as first, half(1) as second:
+            source = ChangingPlan(plan_at([first.address, address]))
+            async with serving(source) as loop:
+                with pytest.raises(PipelineUnavailable, match="no pipeline is open"):
+                    await loop.wait_ready(0.3)
+                started = time.monotonic()
+                source.planned = plan_at([first.address, second.address])
+                await loop.wait_ready(10)
+                assert time.monotonic() - started < 3, "the question's own deadline is 5 s"
 
 
 async def test_a_loading_stage_is_awaited_and_named():
@@ -243,7 +368,7 @@ async def test_a_step_without_an_answer_ends_the_epoch_with_a_reason():
     async with hanging_stage() as (handles, hang):
         pipeline = await open_once(
             FixedPlan(plan_at([handle.address for handle in handles])),
-            times=RingTimes(heartbeat=0.05, heartbeat_deadline=5, step_floor=0.3),
+            times=RingTimes(heartbeat=0.05, heartbeat_deadline=5, first_step=0.3, least_step=0.3),
         )
         loop_settings = StepLoopSettings(recovery_attempts=0)
 
@@ -275,7 +400,7 @@ async def test_case_21_closing_never_waits_for_a_stage_that_hangs():
 
 async def test_an_idle_ring_is_watched_by_heartbeats():
     async with half(0) as first, half(1) as second:
-        times = RingTimes(heartbeat=0.02, heartbeat_deadline=5, step_floor=5)
+        times = RingTimes(heartbeat=0.02, heartbeat_deadline=5, first_step=5)
         pipeline = await open_once(FixedPlan(plan_at([first.address, second.address])), times=times)
         try:
             waiting = asyncio.create_task(pipeline.result())

@@ -34,8 +34,8 @@ def plan(
     from shoal.resource import load_nodes, load_sharded_model
     from shoal.resource.planning import node_facts_of, plan_spec_of
     from shoal_cli.cluster import plan_on, with_cluster
-    from shoal_cli.local.adapt import for_this_machine, parts_wanted, without_effect
-    from shoal_cli.local.machine import as_nodes, this_machine
+    from shoal_cli.local.adapt import for_this_machine, local_plan, missing_standbys, without_effect
+    from shoal_cli.local.machine import this_machine
     from shoal_cli.local.models import model_facts
     from shoal_cli.terminal import progress
 
@@ -48,13 +48,15 @@ def plan(
         return
     if nodes is not None:
         places = node_facts_of(load_nodes(nodes))
+        sizes, wanted = model_facts(model, fetch=fetch), plan_spec_of(model.spec)
+        made = with_standbys(make_plan(sizes, places, wanted), sizes, places, wanted)
     else:
         for line in without_effect(model):
             progress().print(line)
         model = for_this_machine(model)
-        places = as_nodes(this_machine(), parts_wanted(model))
-    sizes, wanted = model_facts(model, fetch=fetch), plan_spec_of(model.spec)
-    made = with_standbys(make_plan(sizes, places, wanted), sizes, places, wanted)
+        made = local_plan(model, model_facts(model, fetch=fetch), this_machine())
+        if line := missing_standbys(model, made):
+            progress().print(line)
     _show(made, model.metadata.name, json_output)
 
 

@@ -7,6 +7,8 @@ serve.py       one run: plan, processes, then serve or answer a question
 launch.py      the command line of each process
 process.py     one process: its events, its log, its end
 pipeline.py    all processes of one run: start, watch, restart, stop
-restarts.py    how often a process may be started again
+stages.py      which process serves which stage, which stand by; plan.json
+probe.py       whether a stage still answers
+restarts.py    when a process that ended is started again
 rundir.py      the folder of a run: plan.json and logs
 """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from shoal.errors import UsageError
+from shoal.errors import PlanError, UsageError
+from shoal.plan import ModelFacts, Plan, make_plan
 from shoal.plan.document import Device
+from shoal.plan.standby import with_standbys
 from shoal.resource import (
     ComputeResources,
     Execution,
@@ -18,13 +21,15 @@ from shoal.resource import (
     ShardedModel,
     Stages,
 )
+from shoal.resource.planning import plan_spec_of
+from shoal_cli.local.machine import Machine, as_nodes
 from shoal_cli.ports import is_loopback
 
 
 def for_this_machine(
     model: ShardedModel, *, stages: int | None = None, exact: bool = False, devices: Sequence[Device] = ()
 ) -> ShardedModel:
-    """The ShardedModel with the options applied: no named nodes, no spares.
+    """The ShardedModel with the options applied: no named nodes; standbys stay.
 
     Raises UsageError when it asks for no pipeline at all, or for fewer layers than stages in a manual cut.
     """
@@ -35,7 +40,9 @@ def for_this_machine(
     cut = cut.model_copy(update={"manual": tuple(one.model_copy(update={"node": None}) for one in cut.manual)})
     changes: dict[str, object] = {
         "stages": cut,
-        "placement": Placement(max_memory_fraction=spec.placement.max_memory_fraction),
+        "placement": Placement(
+            max_memory_fraction=spec.placement.max_memory_fraction, spare_pods=spec.placement.spare_pods
+        ),
     }
     if devices:
         changes["devices"] = tuple(devices)
@@ -68,10 +75,10 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "placement.nodeSelector": bool(placement.node_selector),
         "placement.tolerations": bool(placement.tolerations),
         "placement.nodeLimits": bool(placement.node_limits),
-        "placement.sparePods": placement.spare_pods > 0,
         "placement.priorityClassName": placement.priority_class_name is not None,
         "nodes of stages.manual": any(stage.node is not None for stage in spec.stages.manual),
         "recovery.replanAfterSeconds": spec.recovery.replan_after_seconds != Recovery().replan_after_seconds,
+        "recovery.freeAfterSeconds": spec.recovery.free_after_seconds is not None,
         "router.service (all but port)": router.service != Service(port=router.service.port),
         "router.ingress": router.ingress is not None,
         "router.apiKeysSecretRef": router.api_keys_secret_ref is not None,
@@ -83,5 +90,40 @@ def cluster_only(model: ShardedModel) -> list[str]:
 
 
 def parts_wanted(model: ShardedModel) -> int:
-    """Into how many nodes this machine is to be divided: as many as stages are asked for, in all pipelines."""
-    return model.spec.replicas * (model.spec.stages.count or len(model.spec.stages.manual) or 1)
+    """Into how many nodes this machine is to be divided: one for each stage of each pipeline, one for each standby."""
+    return model.spec.replicas * stages_wanted(model) + model.spec.placement.spare_pods
+
+
+def stages_wanted(model: ShardedModel) -> int:
+    """How many stages of a pipeline are asked for."""
+    return model.spec.stages.count or len(model.spec.stages.manual) or 1
+
+
+def local_plan(model: ShardedModel, facts: ModelFacts, machine: Machine) -> Plan:
+    """Stages and standbys on this machine; no standbys where they would leave the stages too little memory.
+
+    Raises PlanError when the stages alone do not fit. The standbys' places are not there for more stages: what was not
+    asked for by number is one stage, as without them.
+    """
+    nodes = as_nodes(machine, parts_wanted(model))
+    wanted = plan_spec_of(model.spec)
+    if not wanted.spare_nodes:
+        return make_plan(facts, nodes, wanted)
+    if not wanted.manual:
+        wanted = replace(wanted, stage_count=stages_wanted(model))
+    try:
+        return with_standbys(make_plan(facts, nodes, wanted), facts, nodes, wanted)
+    except PlanError:
+        alone = as_nodes(machine, parts_wanted(model) - wanted.spare_nodes)
+        return make_plan(facts, alone, replace(wanted, spare_nodes=0))
+
+
+def missing_standbys(model: ShardedModel, plan: Plan) -> str:
+    """What there is no room for on this machine, in a line; empty when there is."""
+    asked, found = model.spec.placement.spare_pods, len(plan.standbys)
+    if found >= asked:
+        return ""
+    return (
+        f"placement.sparePods asks for {asked}, this machine has memory for {found}: "
+        "a stage without a standby is started again when it is lost"
+    )

@@ -95,7 +95,7 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
             "(of an hf:// repository its config.json only), or run it once with `shoal run`"
         )
     facts = _described(model, source, checkpoint)
-    return ModelFacts.of_sizes(facts.shape, facts.block_bytes)
+    return ModelFacts.of_sizes(facts.shape, facts.block_bytes, facts.precision, facts.group_size)
 
 
 def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> CheckpointFacts:

@@ -94,6 +94,12 @@ class ManagedProcess:
             raise self.failure()
         return self._events[name]
 
+    async def said(self, name: str) -> bool:
+        """Wait for an event for as long as the process lives; False when it ended without it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: name in self._events or self._ended)
+        return name in self._events
+
     async def wait(self) -> None:
         """Wait until the process has ended."""
         async with self._changed:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from shoal.plan import ModelFacts, Plan, make_plan
+from shoal.plan import ModelFacts, Plan
 from shoal.resource import ExecutionMode, KvPrecision, ShardedModel
-from shoal.resource.planning import plan_spec_of
 from shoal_cli.asking import Question, ask
 from shoal_cli.cache import openvino_dir, runs_dir
-from shoal_cli.local.adapt import parts_wanted
+from shoal_cli.local.adapt import local_plan, missing_standbys
 from shoal_cli.local.launch import Engine, LocalCommands, threads_for
-from shoal_cli.local.machine import as_nodes, this_machine
+from shoal_cli.local.machine import this_machine
 from shoal_cli.local.models import LocalModel
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.rundir import run_directory
@@ -38,8 +37,10 @@ def serve(
     """Run the model; returns when the question is answered, otherwise ends by a signal or an error."""
     machine = this_machine()
     facts = ModelFacts.of_manifest(local.manifest)
-    plan = make_plan(facts, as_nodes(machine, parts_wanted(model)), plan_spec_of(model.spec))
+    plan = local_plan(model, facts, machine)
     print_plan(plan, model.metadata.name)
+    if line := missing_standbys(model, plan):
+        progress().print(line)
     scheduler, recovery = model.spec.scheduler, model.spec.recovery
     cache = openvino_dir(local.manifest.digest)
     cache.mkdir(parents=True, exist_ok=True)
@@ -75,8 +76,12 @@ async def _run(
     started = time.monotonic()
     stages = sum(len(pipeline.stages) for pipeline in plan.pipelines)
     async with LocalPipeline(plan, commands, directory, deadline) as pipeline:
-        beside = " and the draft model" if commands.draft_model is not None else ""
-        with progress().status(f"loading {stages} stage{'s' if stages > 1 else ''}{beside}"):
+        loading = [f"{stages} stage{'s' if stages > 1 else ''}"]
+        if plan.standbys:
+            loading.append(f"{len(plan.standbys)} standby{'s' if len(plan.standbys) > 1 else ''}")
+        if commands.draft_model is not None:
+            loading.append("the draft model")
+        with progress().status(f"loading {' and '.join(loading)}"):
             url = await pipeline.start()
         results().print(f"ready after {time.monotonic() - started:.1f} s: {url}/v1 (logs: {directory})", soft_wrap=True)
         if question is not None:

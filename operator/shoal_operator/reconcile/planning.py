@@ -16,6 +16,7 @@ from shoal_operator.cluster.kinds import Object
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import RESOURCES, NodeView, refusal, selected
+from shoal_operator.reconcile.freeing import give_back
 from shoal_operator.reconcile.observed import Observed, device_resource
 from shoal_operator.reconcile.volumes import Terms, reaches
 from shoal_operator.status.pods import is_ready
@@ -71,7 +72,7 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     ]
     wanted = replace(plan_spec_of(spec), node_selector={})
     same_cut = not observed.cut or observed.cut == cut_of(intent)
-    look_again = _look_again(observed, after)
+    look_again = _look_again(observed, [after, *filter(None, [spec.recovery.free_after_seconds])])
     if not open_to and observed.plan is None:
         return Planned(None, problem=_no_nodes(observed.nodes, refused), look_again=look_again)
     try:
@@ -79,11 +80,15 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     except ShoalError as error:
         others = f" (not used: {'; '.join(refused[:NAMED])})" if refused else ""
         return Planned(observed.plan, problem=f"{error}{others}", look_again=look_again)
+    left, freed = give_back(kept.plan, kept.missing, observed, spec.recovery.free_after_seconds)
+    moved = (*kept.moved, *freed)
+    if left is None:
+        return Planned(None, problem="; ".join(kept.missing), moved=moved, look_again=look_again)
     before = observed.plan.standbys if observed.plan is not None else ()
-    plan = with_standbys(kept.plan, facts, open_to, wanted, previous=before, staying=staying)
+    plan = with_standbys(left, facts, open_to, wanted, previous=before, staying=staying)
     return Planned(
         plan,
-        moved=kept.moved,
+        moved=moved,
         missing=kept.missing,
         look_again=look_again,
         short_of=missing_standbys(plan, wanted),
@@ -138,12 +143,13 @@ def _serves(pod: Object | None) -> bool:
     return pod is not None and is_ready(pod)
 
 
-def _look_again(observed: Observed, after: int) -> float | None:
-    """When the next node that holds a stage will have been gone for too long."""
+def _look_again(observed: Observed, waits: Sequence[int]) -> float | None:
+    """When the next node that holds a stage will have been gone for one of these numbers of seconds."""
     if observed.plan is None:
         return None
     held = {stage.node for pipeline in observed.plan.pipelines for stage in pipeline.stages}
-    left = [after - view.lost_for(observed.now) for view in observed.nodes if view.name in held and not view.ready]
+    gone = [view.lost_for(observed.now) for view in observed.nodes if view.name in held and not view.ready]
+    left = [after - seconds for after in waits for seconds in gone]
     return min((seconds + 0.5 for seconds in left if seconds > 0), default=None)
 
 

@@ -163,7 +163,8 @@ class Reconciler:
         if intent.model.spec.replicas == 0:
             return planned, base, False
         if planned.plan is None or planned.problem:
-            return planned, base, observed.plan is not None
+            # The last plan goes on where there is one that cannot be made anew; one that was given back does not.
+            return planned, base, planned.plan is not None
         placed = one_at_a_time(intent, state.facts, planned.plan, place(intent, planned.plan, observed), observed)
         standbys = place_standbys(intent, planned.plan, observed)
         known = replace(base, plan=planned.plan, placed=placed, standbys=standbys, cut=cut_of(intent))

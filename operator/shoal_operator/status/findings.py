@@ -158,10 +158,12 @@ def chain_healthy(situation: Situation) -> Finding:
 
 
 def degraded(situation: Situation) -> Finding:
-    """Whether something is lost that was there, and what it takes to make it good."""
+    """Whether something is lost that was there, or finds no place, and what it takes to make it good."""
     kind = ConditionType.DEGRADED
     if situation.missing:
         return finding(kind, True, "NoSpareNode", short("; ".join(situation.missing), SUMS))
+    if situation.plan is None and situation.plan_problem and situation.model_current:
+        return finding(kind, True, "DoesNotFit", short(situation.plan_problem, SUMS))
     lost = [state for state in situation.stages if state.node is not None and not state.node.ready]
     if lost:
         return finding(kind, True, "NodeLost", short(f"{lost[0].title}: the node is not Ready"))
@@ -198,10 +200,10 @@ def ready_pipelines(stages: Sequence[StageState]) -> int:
 
 
 def summary(plan: Plan) -> str:
-    """One line: which node holds what."""
+    """One line: which node holds what; `|` between stages, `;` between pipelines."""
     return short(
         "; ".join(
-            ", ".join(f"{stage.node}: {stage.describe_blocks(plan.layers)}" for stage in pipeline.stages)
+            " | ".join(f"{stage.node}: {stage.describe_blocks(plan.layers)}" for stage in pipeline.stages)
             for pipeline in plan.pipelines
         )
     )

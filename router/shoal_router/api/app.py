@@ -19,6 +19,7 @@ from shoal_router.api.edge import Edge, key_of, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
+from shoal_router.api.once import Once
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.generation import Generator
@@ -35,6 +36,7 @@ def create_app(generator: Generator, text: TextModel, settings: ApiSettings, key
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
+    app.add_middleware(Once)
     if keys is not None:
         app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)
     app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from math import prod
 
 from shoal.wire.drafts import DraftText, Proposal
 
@@ -28,10 +29,14 @@ class Ahead:
         self._base = 0
         self._told: tuple[int, int] | None = None
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """These ids became text."""
+    def commit(self, tokens: Sequence[int]) -> list[tuple[float, bool]]:
+        """These ids became text. Returns for each that had been drafted the confidence, and whether it was right."""
+        outcomes = []
         for token in tokens:
             at = self.committed
+            if at == len(self.text) and self.drafts:
+                drafted, confidence = self.drafts[0]
+                outcomes.append((confidence, drafted == token))
             if at < len(self.text) and self.text[at] == token:
                 pass
             elif at == len(self.text) and self.drafts and self.drafts[0][0] == token:
@@ -40,6 +45,7 @@ class Ahead:
             else:
                 self._rewrite(at, [token])
             self.committed += 1
+        return outcomes
 
     def propose(self, suffix: Sequence[int], limit: int) -> tuple[list[int], list[float]]:
         """What is there behind the suffix by now. A suffix that is not what was drafted is told, and waits."""
@@ -52,6 +58,11 @@ class Ahead:
             return [], []
         found = list(islice(self.drafts, taken, taken + limit))
         return [token for token, _ in found], [confidence for _, confidence in found]
+
+    @property
+    def survival(self) -> float:
+        """The draft process's own confidence that all of its drafts here are right."""
+        return prod(confidence for _, confidence in self.drafts)
 
     def receive(self, proposal: Proposal) -> None:
         """Drafts came. What was drafted for an older version, or is there already, is dropped."""

@@ -25,6 +25,10 @@ class _Several:
         for source in self._sources:
             source.begin(seq, tokens, group)
 
+    def wait(self, seq: int) -> float:
+        """See Drafter.wait."""
+        return min(source.wait(seq) for source in self._sources)
+
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""
         for source in self._sources:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import grpc
@@ -28,6 +29,7 @@ from shoal.wire.transport import channel_options
 from shoal_router.draft.ahead import Ahead
 from shoal_router.draft.pace import Pace, least_survival
 from shoal_router.pipeline.ring import close_channels
+from shoal_router.schedule.acceptance import Acceptance
 from shoal_router.schedule.drafting import Draft
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
@@ -49,8 +51,11 @@ class DraftTimes:
 
 @dataclass(slots=True)
 class _Sequence:
+    """`least`: the confidence below which the draft process was told to stop."""
+
     ahead: Ahead
     pace: Pace
+    least: float = 0.0
 
 
 class ModelDrafter:
@@ -67,6 +72,7 @@ class ModelDrafter:
         self._ended: list[int] = []
         self._news = asyncio.Event()
         self._step_seconds = 0.0
+        self._acceptance = Acceptance()
         self._said = ""
         self._when_more: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -109,10 +115,18 @@ class ModelDrafter:
             return None
         return Draft(tuple(tokens), self.name, tuple(confidence))
 
+    def wait(self, seq: int) -> float:
+        """See Drafter.wait: one more step of the draft process, unless it has stopped for this text."""
+        sequence = self._sequences[seq]
+        ahead = sequence.ahead
+        drafting = ahead.survival >= sequence.least and len(ahead.drafts) < _AHEAD
+        return self._step_seconds if self.connected.is_set() and self._step_seconds and drafting else inf
+
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""
         sequence = self._sequences[seq]
-        sequence.ahead.commit(tokens)
+        for confidence, hit in sequence.ahead.commit(tokens):
+            self._acceptance.learn(self.name, 0, confidence, hit)
         sequence.pace.commit(len(tokens), asyncio.get_running_loop().time())
         self._change(seq)
 
@@ -196,10 +210,13 @@ class ModelDrafter:
 
     def _request(self) -> ProposeRequest:
         texts = []
+        exponent = self._acceptance.exponent(self.name, 0)
         for seq in self._changed:
             sequence = self._sequences[seq]
-            least = least_survival(sequence.pace.rate, self._step_seconds)
+            # The draft process knows its own confidence only, not what became of it.
+            least = least_survival(sequence.pace.rate, self._step_seconds) ** (1.0 / exponent)
             if (text := sequence.ahead.message(_AHEAD, least)) is not None:
+                sequence.least = least
                 texts.append(text)
         request = ProposeRequest(tuple(texts), tuple(self._ended))
         self._changed.clear()

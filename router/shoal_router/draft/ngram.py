@@ -7,6 +7,7 @@ never says much.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from shoal_router.schedule.drafting import Draft
 
@@ -55,6 +56,10 @@ class NgramDrafter:
                 ids = tuple(text.tokens[at : at + min(limit, _LENGTH)])
                 return Draft(ids, self.name, (_CONFIDENCE[size],) * len(ids))
         return None
+
+    def wait(self, seq: int) -> float:  # noqa: ARG002 - what there is, is there at once
+        """See Drafter.wait."""
+        return inf
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""

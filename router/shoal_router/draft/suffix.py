@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from shoal_router.draft.matches import REACH, SHORTEST, MatchIndex
 from shoal_router.draft.shared import SharedTexts, until_end
@@ -67,6 +68,10 @@ class SuffixDrafter:
         else:
             return None
         return Draft(tuple(ids), self.name, _confidence(length, len(ids))) if ids else None
+
+    def wait(self, seq: int) -> float:  # noqa: ARG002 - what there is, is there at once
+        """See Drafter.wait."""
+        return inf
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""

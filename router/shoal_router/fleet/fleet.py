@@ -134,6 +134,8 @@ class Fleet:
             epoch=max((status.epoch for status in each.values()), default=0),
             running=sum(status.running for status in everywhere),
             waiting=sum(status.waiting for status in everywhere),
+            kv_blocks=sum(status.kv_blocks for status in each.values()),
+            kv_blocks_free=sum(status.kv_blocks_free for status in each.values()),
             timings=next(iter(each.values())).timings if len(each) == 1 else (),
             steps=sum(status.steps for status in each.values()),
             pipelines=tuple(_of_pipeline(index, status) for index, status in each.items()),
@@ -261,6 +263,8 @@ def _of_pipeline(index: int, status: GeneratorStatus) -> PipelineStatus:
         epoch=status.epoch,
         running=status.running,
         waiting=status.waiting,
+        kv_blocks=status.kv_blocks,
+        kv_blocks_free=status.kv_blocks_free,
         timings=status.timings,
         steps=status.steps,
     )

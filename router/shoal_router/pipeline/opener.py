@@ -2,18 +2,21 @@
 
     plan ──> Describe each (until READY) ──> check_fit ──> Open last … first ──> Results, Run ──> a heartbeat
 
-The plan is looked at again while stages are awaited: a planner that replaces a stage need not wait for the one that
-will never come.
+The plan is looked at again all the while: a planner that replaces a stage need not wait for the one that will never
+come, nor for the deadline of a call to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
+from shoal.errors import PlanError
 from shoal.wire.codec import decode_open_reply, encode_open
 from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
 from shoal.wire.messages import DType, OpenRequest, StageDescription
@@ -24,10 +27,12 @@ from shoal.wire.transport import open_channel
 from shoal_router.pipeline.fit import check_fit, next_epoch
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
-from shoal_router.pipeline.readiness import PlanChanged, Readiness
+from shoal_router.pipeline.readiness import Readiness
 from shoal_router.pipeline.ring import RingPipeline, RingTimes, close_channels
 
 _OPEN_SECONDS = 10.0
+_PLAN_SECONDS = 0.1
+"""How often the plan is looked at while a pipeline is being opened."""
 _OWN_FRAME_BYTES = 32 << 20
 """Hidden states go from stage to stage; what crosses the router's own channels are ids: a few prompts of 100 000 tokens
 that were found in the prefix cache, with their histories and block tables, are some megabytes already."""
@@ -54,16 +59,42 @@ class RingOpener:
             async with asyncio.timeout(deadline_seconds):
                 while True:
                     planned = self.source.read()
-                    readiness = Readiness(planned, self.source, progress)
-                    try:
-                        return await self._open(planned, readiness, progress)
-                    except PlanChanged:
-                        progress("the plan has changed: starting over with its stages")
+                    readiness = Readiness(planned, progress)
+                    pipeline = await self._unless_moved(planned, self._open(planned, readiness, progress))
+                    if pipeline is not None:
+                        return pipeline
+                    progress("the plan has changed: starting over with its stages")
         except TimeoutError:
             state = "no plan was read" if readiness is None else readiness.summary()
             raise StageUnreachable(
                 f"the pipeline is not open after {max(deadline_seconds, 0):.0f} s: {state}"
             ) from None
+
+    async def _unless_moved(
+        self, planned: PlannedPipeline, opening: Coroutine[Any, Any, RingPipeline]
+    ) -> RingPipeline | None:
+        """Await `opening`; gives it up, and None, as soon as the plan is another one."""
+        task = asyncio.ensure_future(opening)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_PLAN_SECONDS)
+                if not task.done() and self.source.read() != planned:
+                    return None
+            return task.result()
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await task.result().close()  # it was open at the very moment of the deadline
+            raise
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _moved(self, planned: PlannedPipeline) -> bool:
+        """Whether the plan names other stages than `planned`. One that cannot be read right now names none."""
+        try:
+            return self.source.read().addresses != planned.addresses
+        except PlanError:
+            return False
 
     async def _open(self, planned: PlannedPipeline, readiness: Readiness, progress: Progress) -> RingPipeline:
         channels = [open_channel(address, _OWN_FRAME_BYTES, self.tls) for address in planned.addresses]
@@ -83,7 +114,7 @@ class RingOpener:
             for index in reversed(range(facts.stages)):
                 await self._open_stage(stubs[index], facts, found[index], index)
             run, results = stubs[0].Run(), stubs[-1].Results(ResultsRequest(epoch=facts.epoch))
-            pipeline = RingPipeline(facts, channels, run, results, self.times)
+            pipeline = RingPipeline(facts, channels, run, results, self.times, lambda: self._moved(planned))
         except BaseException:
             await close_channels(channels)
             raise

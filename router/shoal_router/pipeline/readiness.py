@@ -16,22 +16,17 @@ from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal_router.pipeline.interface import Progress
-from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
+from shoal_router.pipeline.plan_source import PlannedPipeline
 
 _DESCRIBE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class PlanChanged(Exception):
-    """The plan names other stages than those that are being awaited."""
-
-
 class Readiness:
     """What each stage of `planned` said last."""
 
-    def __init__(self, planned: PlannedPipeline, source: PlanSource, progress: Progress) -> None:
+    def __init__(self, planned: PlannedPipeline, progress: Progress) -> None:
         self._planned = planned
-        self._source = source
         self._progress = progress
         self._said = {
             index: f"stage {index} at {address} has not answered" for index, address in enumerate(planned.addresses)
@@ -44,7 +39,7 @@ class Readiness:
     async def wait(self, stubs: Sequence[StageStub]) -> list[StageDescription]:
         """The descriptions of all stages, once all are READY.
 
-        Raises PlanChanged, or a StageError when a stage has failed for good. The caller bounds the time.
+        Raises a StageError when a stage has failed for good. The caller bounds the time.
         """
         tasks = [asyncio.create_task(self._ready(index, stub)) for index, stub in enumerate(stubs)]
         try:
@@ -75,8 +70,6 @@ class Readiness:
                 self._note(index, f"{where} is {description.state.value.lower()}: {description.detail}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            if self._source.read() != self._planned:
-                raise PlanChanged
 
     def _note(self, index: int, line: str) -> None:
         if self._said.get(index) != line:

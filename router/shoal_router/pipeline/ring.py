@@ -4,16 +4,20 @@
     result <──────────────────────────────── Results of the last stage
 
 The caller of `result` reads the stream itself: between the network and the scheduler there is no task and no queue.
-Three tasks live beside it: the sender, the reader of credits (whose stream also says why the first stage, or any stage
-behind it, gave up), and the watch, which sends heartbeats round an idle ring and bounds the wait for a busy one.
-The first of them to learn that the epoch is over sets the error; everything else ends by it.
+Four tasks live beside it: the sender, the reader of credits (whose stream also says why the first stage, or any stage
+behind it, gave up), the one that counts how long both ends of the ring have been silent, and the watch, which sends
+heartbeats round an idle ring and bounds the wait for a busy one. The first of them to learn that the epoch is over sets
+the error; everything else ends by it.
+
+Each hop is watched by the stage before it (wire/pulse), so silence anywhere ends the epoch within three seconds. A step
+is waited for as long as any stage gets on with its work: pulses say how far each of them is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -22,12 +26,13 @@ from typing import Any
 import grpc
 
 from shoal.errors import StageError
-from shoal.wire.codec import decode_result, encode_frame
-from shoal.wire.errors import InvalidFrame, StageFailed, StageUnreachable, from_rpc_error
-from shoal.wire.messages import Frame, Heartbeat, Release, Step, StepResult
+from shoal.patience import FIRST_STEP_SECONDS, LEAST_SECONDS, ROUTER_MARGIN, StepPatience
+from shoal.wire.codec import decode_progress, decode_result, encode_frame
+from shoal.wire.errors import InvalidFrame, StageFailed, StageNotReady, StageUnreachable, from_rpc_error
+from shoal.wire.messages import Frame, Heartbeat, Release, StageProgress, Step, StepResult
+from shoal.wire.pulse import PULSE_SECONDS, STRIKES, Strikes
 from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal_router.pipeline.interface import PipelineFacts
-from shoal_router.pipeline.patience import StepPatience
 
 _CLOSE_SECONDS = 1.0
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
@@ -35,13 +40,21 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
 
 @dataclass(frozen=True, slots=True)
 class RingTimes:
-    """Seconds. `heartbeat`: how often an idle ring is asked; `heartbeat_deadline`: when its silence ends the epoch.
-    `step_floor`: the least that a step may take, however fast the steps before it were: a device may have to compile.
+    """Seconds. `pulse` and `strikes`: when silence at an end of the ring ends the epoch. `heartbeat`: how often an idle
+    ring is asked; `heartbeat_deadline`: when the lack of an answer ends the epoch although no stage computes anything.
+    `first_step`, `least_step`: how long the ring may stand still with a step in it (shoal/patience).
     """
 
+    pulse: float = PULSE_SECONDS
+    strikes: int = STRIKES
     heartbeat: float = 1.0
     heartbeat_deadline: float = 10.0
-    step_floor: float = 120.0
+    first_step: float = FIRST_STEP_SECONDS + ROUTER_MARGIN
+    least_step: float = LEAST_SECONDS + ROUTER_MARGIN
+
+
+def _stays() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +76,18 @@ class RingPipeline:
         run: Any,
         results: Any,
         times: RingTimes,
+        moved: Callable[[], bool] = _stays,
     ) -> None:
+        """`moved` says whether the plan names other stages by now; asked only while a stage drains."""
         self._facts = facts
         self._channels = channels
         self._run = run
         self._results = results
         self._times = times
-        self._patience = StepPatience(times.step_floor)
+        self._moved = moved
+        self._patience = StepPatience(times.first_step, times.least_step)
+        self._strikes, self._overdue = Strikes(times.strikes), Strikes(times.strikes)
+        self._progress: tuple[StageProgress, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._numbers = count()
         self._nonces = count(1)
@@ -77,11 +95,12 @@ class RingPipeline:
         self._outbox: deque[FrameMessage] = deque()
         self._credits = 0
         self._sendable = asyncio.Event()
-        self._last_result = self._loop.time()
+        self._last_result = self._last_news = self._loop.time()
         self._error: StageError | None = None
         self._tasks = [
             asyncio.create_task(self._send_frames(), name="ring sender"),
             asyncio.create_task(self._take_credits(), name="ring credits"),
+            asyncio.create_task(self._fall_silent(), name="ring silence"),
             asyncio.create_task(self._watch(), name="ring watch"),
         ]
 
@@ -163,12 +182,13 @@ class RingPipeline:
                 f"in epoch {self._facts.epoch}"
             )
         owed = self._owed.popleft()
+        self._overdue.heard()
         if (result.heartbeat is None) != bool(owed.tokens):
             raise InvalidFrame(f"the result of frame {owed.number} is of the wrong kind")
         now = self._loop.time()
         if owed.tokens:
             self._patience.learn(now - max(owed.sent, self._last_result), owed.tokens)
-        self._last_result = now
+        self._last_result = self._last_news = now
 
     def _lose(self, error: StageError) -> StageError:
         """End the epoch; returns the error that ended it first."""
@@ -191,31 +211,64 @@ class RingPipeline:
         first = self._facts.addresses[0]
         try:
             while (credit := await self._run.read()) is not _EOF:
+                self._strikes.heard()
                 self._credits += credit.frames
                 self._sendable.set()
+                self._hear(decode_progress(credit))
             self._lose(StageUnreachable(f"stage at {first} ended the stream"))
         except grpc.aio.AioRpcError as error:
             self._lose(from_rpc_error(error, first))
 
+    def _hear(self, progress: tuple[StageProgress, ...]) -> None:
+        """Take in what a pulse says of the stages."""
+        if [each.done for each in progress] != [each.done for each in self._progress]:
+            self._last_news = self._loop.time()
+        self._progress = progress
+        leaving = [each.stage for each in progress if each.draining]
+        if leaving and self._moved():
+            self._lose(StageNotReady(f"stage {leaving[0]} is stopping, and the plan names another in its place"))
+
+    async def _fall_silent(self) -> None:
+        """Watch both ends of the ring: the first stage by its pulses, the last one by results that it has sent."""
+        first, last = self._facts.addresses[0], self._facts.addresses[-1]
+        while True:
+            if self._strikes.tick():
+                self._lose(StageUnreachable(f"stage at {first} has fallen silent: its machine or process is gone"))
+            elif self._is_overdue() and self._overdue.tick():
+                number = self._owed[0].number
+                self._lose(StageUnreachable(f"stage at {last} has done frame {number}, but its result does not arrive"))
+            await asyncio.sleep(self._times.pulse)
+
+    def _is_overdue(self) -> bool:
+        """Whether the last stage is done with what is due."""
+        said = self._progress
+        return len(said) == self._facts.stages and bool(self._owed) and said[-1].done > self._owed[0].number
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._times.heartbeat)
-            silent = self._loop.time() - self._last_result
+            now = self._loop.time()
             if not self._owed:
-                if silent >= self._times.heartbeat:
+                if now - self._last_result >= self._times.heartbeat:
                     self._beat()
                 continue
             oldest = self._owed[0]
-            waited = min(silent, self._loop.time() - oldest.sent)
-            allowed = self._patience.allowed(oldest.tokens) if oldest.tokens else self._times.heartbeat_deadline
+            waited = now - max(self._last_news, oldest.sent)
+            computing = oldest.tokens or any(each.busy_ms for each in self._progress)
+            allowed = self._patience.allowed(oldest.tokens) if computing else self._times.heartbeat_deadline
             if waited > allowed:
                 what = "step" if oldest.tokens else "heartbeat"
                 self._lose(
                     StageFailed(
                         f"no answer to a {what} for {waited:.0f} s from the pipeline of stages "
-                        f"{', '.join(self._facts.addresses)}: one of them hangs"
+                        f"{', '.join(self._facts.addresses)}: one of them hangs{self._where()}"
                     )
                 )
+
+    def _where(self) -> str:
+        """What the stages said last, for whoever has to find the one that hangs."""
+        said = [f"stage {each.stage} has done {each.done} frames" for each in self._progress]
+        return f" ({', '.join(said)}; frame {self._owed[0].number} is due)" if said else ""
 
 
 async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:

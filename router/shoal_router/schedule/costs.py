@@ -1,9 +1,10 @@
 """What a step costs, measured: the stages' compute by tokens in the step, and what the way round the ring takes.
 
 Two sums decide about speculation. The *cycle* is how long a step is under way: all stages one after the other and the
-network between them. The *bottleneck* is the slowest stage: no two steps can follow each other faster. Both are fitted
-by a line over the step's tokens, in which older steps fade; before a second width was seen, the line has the slope of
-a small decoder on a CPU. A line is good enough: what is asked is whether one more token pays, close to where we are.
+network between them. The *bottleneck* is the slowest stage: no two steps can follow each other faster. Both are kept by
+the number of tokens, not as a line: a CPU's matrix products have kernels for a few rows that cost next to nothing
+beside one row, and at the next row a jump to others (with INT8 weights on AVX2, 5 tokens take nearly twice as long as
+4). What was not seen yet lies between its neighbours, or is assumed to grow as a small decoder's does.
 """
 
 from __future__ import annotations
@@ -12,36 +13,51 @@ from collections.abc import Sequence
 
 from shoal.wire.messages import StageTiming
 
-_DECAY = 0.97
 _SLOPE = 0.08  # of a step with one token: what one more costs until measured
-_SLOPE_WEIGHT = 4.0  # how many squared tokens of spread the prior slope is worth
-_LARGEST = 64  # tokens; beyond that a step is a prompt's, whose line is another
+_LARGEST = 64  # tokens; beyond that a step is a prompt's, whose costs are others
+_FASTER, _SLOWER = 0.3, 0.05
+_TOGETHER = 0.5
 _NETWORK_WEIGHT = 0.1
 
 
-class _Line:
-    """A least-squares line through (tokens, seconds) with fading memory, held to a prior slope."""
+class _Curve:
+    """Seconds by tokens. Near the lower edge of what was measured: what else ran on that PC in that moment, such as
+    the draft model, is no cost of the tokens; so a faster step counts for more than a slower one.
+    """
 
     def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._seconds: dict[int, float] = {}
 
-    def add(self, x: float, y: float) -> None:
-        self._weight = self._weight * _DECAY + 1.0
-        self._x = self._x * _DECAY + x
-        self._y = self._y * _DECAY + y
-        self._xx = self._xx * _DECAY + x * x
-        self._xy = self._xy * _DECAY + x * y
+    def add(self, tokens: int, seconds: float) -> None:
+        """A step took this long. When a PC gets slower or faster, it does so at every width."""
+        known = self._seconds.get(tokens)
+        if known is None:
+            self._seconds[tokens] = seconds
+            return
+        now = known + (_FASTER if seconds < known else _SLOWER) * (seconds - known)
+        for width in self._seconds:
+            self._seconds[width] *= 1.0 + _TOGETHER * (now / max(known, 1e-9) - 1.0)
+        self._seconds[tokens] = now
 
-    def fit(self) -> tuple[float, float]:
-        """Seconds of a step with one token, and of each further one."""
-        if not self._weight:
-            return 1.0, _SLOPE
-        mean_x, mean_y = self._x / self._weight, self._y / self._weight
-        spread = max(self._xx - self._x * mean_x, 0.0)
-        together = self._xy - self._x * mean_y
-        assumed = _SLOPE * mean_y / (1.0 + _SLOPE * (mean_x - 1.0))
-        slope = max((together + _SLOPE_WEIGHT * assumed) / (spread + _SLOPE_WEIGHT), 0.0)
-        return max(mean_y - slope * (mean_x - 1.0), mean_y / mean_x), slope
+    def at(self, tokens: float) -> float:
+        """Seconds of a step, growing with its tokens; 1 until anything was measured."""
+        below = max((width for width in self._seconds if width <= tokens), default=None)
+        above = min((width for width in self._seconds if width > tokens), default=None)
+        if below is None and above is None:
+            return 1.0 + _SLOPE * (tokens - 1)
+        if below is None:
+            assert above is not None
+            return self._seconds[above] * _assumed(tokens) / _assumed(above)
+        least = max(seconds for width, seconds in self._seconds.items() if width <= below)
+        if above is None:
+            return least * _assumed(tokens) / _assumed(below)
+        more = max(self._seconds[above] - least, 0.0)
+        return least + more * (tokens - below) / (above - below)
+
+
+def _assumed(tokens: float) -> float:
+    """How a step's time grows with its tokens as long as nobody knows."""
+    return 1.0 + _SLOPE * (tokens - 1)
 
 
 class StepCosts:
@@ -49,10 +65,9 @@ class StepCosts:
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
-        self._all = _Line()
-        self._slowest = _Line()
+        self._all = _Curve()
+        self._slowest = _Curve()
         self._network: float | None = None
-        self._fitted: tuple[float, float, float, float] | None = None
 
     def observe(self, tokens: int, timings: Sequence[StageTiming], latency: float) -> None:
         """A step of `tokens` tokens came back `latency` seconds after it had left."""
@@ -64,7 +79,6 @@ class StepCosts:
         outside = max(latency - inside, 0.0)
         known = self._network
         self._network = outside if known is None else known + _NETWORK_WEIGHT * (outside - known)
-        self._fitted = None
 
     def cycle(self, tokens: float) -> float:
         """Seconds from a step's leaving to its result, when nothing else is in its way."""
@@ -72,23 +86,18 @@ class StepCosts:
 
     def compute(self, tokens: float) -> float:
         """Seconds that all stages together compute."""
-        first, slope, _, _ = self._fit()
-        return first + slope * (tokens - 1)
+        return self._all.at(tokens)
 
     def bottleneck(self, tokens: float) -> float:
         """Seconds that the slowest stage computes: the least that lies between two results."""
-        _, _, first, slope = self._fit()
-        return first + slope * (tokens - 1)
+        if self._network is None:
+            return self._all.at(tokens) / self._stages
+        return self._slowest.at(tokens)
 
     @property
-    def cycle_slope(self) -> float:
-        """Seconds that one more token adds to the cycle."""
-        return self._fit()[1]
-
-    @property
-    def bottleneck_slope(self) -> float:
-        """Seconds that one more token adds to the slowest stage."""
-        return self._fit()[3]
+    def measured(self) -> bool:
+        """Whether any step was."""
+        return self._network is not None
 
     @property
     def depth(self) -> int:
@@ -96,11 +105,3 @@ class StepCosts:
         if self._network is None:
             return self._stages
         return max(round(self.cycle(1) / max(self.bottleneck(1), 1e-9)), 1)
-
-    def _fit(self) -> tuple[float, float, float, float]:
-        if self._fitted is None:
-            all_, slowest = self._all.fit(), self._slowest.fit()
-            if self._network is None:
-                slowest = all_[0] / self._stages, all_[1] / self._stages
-            self._fitted = *all_, *slowest
-        return self._fitted

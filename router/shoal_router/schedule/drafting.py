@@ -44,6 +44,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def wait(self, seq: int) -> float:
+        """Seconds until there is likely one id more than was proposed; infinite when none is being made."""
+        ...
+
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """Ids that became text, in order."""
         ...

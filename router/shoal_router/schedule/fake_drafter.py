@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 from shoal_router.schedule.drafting import Draft
@@ -21,7 +22,7 @@ Truth = Callable[[int, Sequence[int]], int]
 class FakeDrafter:
     """Each id is right with chance `accuracy`; with chance `silence` there is no draft; drafts are `longest` or less.
 
-    `confidence` is what it claims of each id, whatever is true.
+    `confidence` is what it claims of each id, whatever is true; `seconds` what it says the next one takes.
     """
 
     truth: Truth
@@ -32,6 +33,7 @@ class FakeDrafter:
     varies: bool = True
     confidence: float = 0.8
     source: str = "fake"
+    seconds: float = inf
     texts: dict[int, list[int]] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
@@ -54,6 +56,11 @@ class FakeDrafter:
             ids.append(right if self.rng.random() < self.accuracy else right + 1)
         drafted = tuple(ids[start:])
         return Draft(drafted, self.source, (self.confidence,) * len(drafted))
+
+    def wait(self, seq: int) -> float:
+        """See Drafter.wait."""
+        assert seq in self.texts, f"sequence {seq} has not begun"
+        return self.seconds
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TypeVar
 
 from shoal_router.schedule.drafting import Draft, Drafter
@@ -30,6 +31,11 @@ class GuardedDrafter:
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
         """See Drafter.propose."""
         return self._guard(lambda: self._drafter.propose(seq, suffix, limit))
+
+    def wait(self, seq: int) -> float:
+        """See Drafter.wait."""
+        seconds = self._guard(lambda: self._drafter.wait(seq))
+        return inf if seconds is None else seconds
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         """See Drafter.commit."""

@@ -1,23 +1,19 @@
-"""How many drafts to send: the stop rule of speculation, as pure arithmetic over chances and measured costs.
+"""How many drafts to send, and when: pure arithmetic over chances and measured costs.
 
-One more token in a step is worth its chance to become text; it costs the time by which the step, and whatever waits
-for it, gets longer, times the rate at which tokens come now. So a token is added while
-
-    chance > tokens expected from the step x max(cycle slope / cycle, steps x bottleneck slope / period)
-
-where the period of `steps` steps in flight is the cycle, or, in a full ring, `steps` times the slowest stage. Chances
-fall along a draft, so taking the likeliest next token over all rows of the step is the optimum (for one row it is the
-threshold policy of SpecDec++, for many the goodput rule of TurboSpec, with the cost curve measured).
+A step with `n` tokens is worth the ids that it is expected to give, over its *period*: its cycle, or in a full ring
+`steps` times the slowest stage. The likeliest drafts over all rows of the step go first, and as many of them as make
+that rate the highest (`widths`). For one row it is the threshold policy of SpecDec++, for many the goodput rule of
+TurboSpec, with the cost curve measured, and with its jumps: what one more token costs does not grow evenly.
 
 A sequence that has the ring to itself need not put everything into one row: shorter rows that follow each other come
-back sooner, and in stages that would stand idle they are free. `chunk` says how short.
+back sooner, and in stages that would stand idle they are free. `chunk` says how short, `may_run_ahead` whether at all.
+Where drafts take time to make, a row may better wait for the next one than leave without it: `may_wait`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
 from math import inf, prod
 
 from shoal.resource.serving import SpeculativeMode
@@ -55,12 +51,18 @@ def credits(settings: SpeculationSettings, costs: StepCosts) -> int:
     return settings.max_chunks or min(costs.depth, MOST_IN_FLIGHT)
 
 
-def price(costs: StepCosts, tokens: int, steps: int) -> float:
-    """What one more token beside `tokens` others costs, as a share of what the ring gives meanwhile."""
-    cycle, bottleneck = costs.cycle(tokens), costs.bottleneck(tokens)
-    alone = costs.cycle_slope / cycle
-    crowded = steps * costs.bottleneck_slope / max(steps * bottleneck, cycle)
-    return max(alone, crowded)
+def period(costs: StepCosts, tokens: int, steps: float) -> float:
+    """Seconds in which the ring gives the results of one step of `tokens` tokens, with `steps` like it in flight."""
+    return max(costs.cycle(tokens), steps * costs.bottleneck(tokens))
+
+
+def price(costs: StepCosts, tokens: int, steps: int, most: int = 8) -> float:
+    """What a token beside `tokens` others costs at least, as a share of what the ring gives meanwhile.
+
+    The least over up to `most` tokens more: the first one alone may cost a jump that is worth it for several.
+    """
+    now = period(costs, tokens, steps)
+    return min((period(costs, tokens + more, steps) / now - 1.0) / more for more in range(1, most + 1))
 
 
 def widths(
@@ -69,26 +71,24 @@ def widths(
     """How many drafts each row of a step gets. `chances[r][j]`: that the first j+1 drafts of row r are all accepted.
 
     `steps`: decode steps in flight, this one included; `budget`: most drafts in all. Without a margin (1) it is the
-    optimum, since what is expected grows ever more slowly and what it costs does not; with one the rate is at least the
-    optimum divided by it.
+    optimum for any cost curve: chances fall along a row, so the best `n` drafts are the `n` likeliest, and every `n` is
+    tried. With one the rate is at least the optimum divided by it.
     """
-    taken = [0] * len(chances)
-    expected, tokens = float(len(chances)), len(chances)
-    heap = [(-row[0], number) for number, row in enumerate(chances) if row]
-    heapify(heap)
-    while heap and budget:
-        chance, number = -heap[0][0], heap[0][1]
-        if chance <= margin * expected * price(costs, tokens, steps):
-            break
+    likeliest = sorted(
+        ((chance, number) for number, row in enumerate(chances) for chance in row),
+        key=lambda pair: -pair[0],
+    )[:budget]
+    rows = len(chances)
+    expected = float(rows)
+    best, highest = 0, expected / period(costs, rows, steps) if rows else 0.0
+    for count, (chance, _) in enumerate(likeliest, 1):
+        expected += chance / margin
+        rate = expected / period(costs, rows + count, steps)
+        if rate > highest:
+            best, highest = count, rate
+    taken = [0] * rows
+    for _, number in likeliest[:best]:
         taken[number] += 1
-        expected += chance
-        tokens += 1
-        budget -= 1
-        row = chances[number]
-        if taken[number] < len(row):
-            heapreplace(heap, (-row[taken[number]], number))
-        else:
-            heappop(heap)
     return taken
 
 
@@ -111,13 +111,29 @@ def chunk(estimates: Sequence[float], costs: StepCosts, users: int) -> int:
     return best
 
 
-def may_run_ahead(chance: float, costs: StepCosts, *, steps: int) -> bool:
-    """Whether a row leaves that is of use with this chance. `steps`: all steps in flight, this one included.
+def may_run_ahead(chance: float, costs: StepCosts, *, steps: int, due: float) -> bool:
+    """Whether a row leaves that is of use with this chance.
 
-    When it is, its tokens come a slowest stage after those before them and not a cycle; when it is not, it may stand in
-    the next row's way. In a ring that `steps` do not overfill it costs nothing but power.
+    `steps`: all steps in flight, this one included; `due`: seconds until the row before it is back. When it is right,
+    its tokens come that much sooner, but no sooner than the slowest stage lets them. When it is wrong, the next row may
+    find it in its way: because it left late, or because `steps` overfill the ring. Else it costs nothing but power.
     """
     cycle, bottleneck = costs.cycle(1), costs.bottleneck(1)
-    gain = chance * (cycle - bottleneck)
-    loss = (1.0 - chance) * max(steps * bottleneck - cycle, 0.0)
+    gain = chance * min(due, cycle - bottleneck)
+    loss = (1.0 - chance) * max(steps * bottleneck - cycle, bottleneck - due, 0.0)
     return gain > loss + _POWER * costs.compute(1)
+
+
+def may_wait(chances: Sequence[float], rate: float, seconds: float, costs: StepCosts, *, users: int) -> bool:
+    """Whether a row that could leave waits for one more draft, which takes `seconds` to come.
+
+    `chances`: that the first j+1 drafts that are there are all accepted; `rate`: the share of such drafts that are
+    right. What the row is expected to give then, over its period and the wait, must be more than it is now.
+    """
+    tokens = 1 + len(chances)
+    steps = min(users, costs.depth)
+    now = period(costs, tokens, steps) / steps
+    later = period(costs, tokens + 1, steps) / steps + seconds
+    expected = 1.0 + sum(chances)
+    chance = (chances[-1] if chances else 1.0) * rate / MARGIN
+    return (expected + chance) * now > expected * later

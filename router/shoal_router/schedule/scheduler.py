@@ -2,6 +2,7 @@
 
     add / cancel                     a request comes or goes
     schedule(now) -> StepPlan        the next micro-batch, or None when nothing more may be in flight
+    wake_at                          when to ask again although nothing has come meanwhile
     update(outcomes, now) -> events  the result of the oldest micro-batch in flight
     releases()                       sequences that the stages shall forget: sent before the step just scheduled
     reset_for_epoch(capacity)        the pipeline is a new one: everything is computed again, text so far is kept
@@ -82,6 +83,8 @@ class Scheduler:
         self._in_flight: deque[SentStep] = deque()
         self._decoding_steps = 0
         self._steps_ahead = 0
+        self._last_sent = (float("-inf"), 1)
+        self.wake_at: float | None = None
         if self._speculator is not None:
             self._speculator.start_over(depth)
 
@@ -197,22 +200,26 @@ class Scheduler:
     # ---- steps go out
 
     def schedule(self, now: float) -> StepPlan | None:
-        """The next micro-batch; None when nothing can run or enough is in flight."""
+        """The next micro-batch; None when nothing can run, enough is in flight, or it pays to wait (`wake_at`)."""
+        self.wake_at = None
         batch = Batch(with_tables=self._memory.shares)
         decode_rows = prefill_tokens = 0
         if len(self._in_flight) - self._steps_ahead <= self._depth:
-            self._add_decode_rows(batch)
+            self._add_decode_rows(batch, now)
             decode_rows = len(batch.rows)
             prefill_tokens = self._add_prefill_rows(batch, self._prefill_budget(batch), now)
-        ahead = not batch.rows and self._add_row_ahead(batch)
+        ahead = not batch.rows and self._add_row_ahead(batch, now)
         if not batch.rows:
             return None
+        for sent in batch.sent:
+            sent.seq.sent, sent.seq.held = now, None
+        self._last_sent = now, batch.tokens
         self._in_flight.append(SentStep(batch.sent, decode_rows > 0, ahead, not prefill_tokens, batch.tokens, now))
         self._decoding_steps += decode_rows > 0
         self._steps_ahead += ahead
         return StepPlan(tuple(batch.rows), decode_rows, prefill_tokens)
 
-    def _add_decode_rows(self, batch: Batch) -> None:
+    def _add_decode_rows(self, batch: Batch, now: float) -> None:
         free_steps = self._depth - self._decoding_steps
         if free_steps <= 0 or not self._ready:
             return
@@ -221,11 +228,12 @@ class Scheduler:
         decoding = len(self._running) - len(self._prefilling)
         share = min(-(-len(self._ready) // free_steps), -(-decoding // self._depth))
         heads: list[Sequence] = []
-        starved: list[Sequence] = []
+        stay: list[Sequence] = []
         while self._ready and len(heads) < share:
             seq = self._ready.popleft()
-            (heads if self._make_room(seq, spared=heads) else starved).append(seq)
-        self._ready.extendleft(seq for seq in reversed(starved) if seq.state is SequenceState.RUNNING)
+            waits = self._waits(seq, decoding, now) or not self._make_room(seq, spared=heads)
+            (stay if waits else heads).append(seq)
+        self._ready.extendleft(seq for seq in reversed(stay) if seq.state is SequenceState.RUNNING)
         drafts: SequenceOf[tuple[Guess, ...]] = [()] * len(heads)
         if self._speculator is not None:
             prompts = self._depth if self._prefilling or len(self._waiting) else 1
@@ -234,7 +242,17 @@ class Scheduler:
         for seq, draft in zip(heads, drafts, strict=True):
             batch.add(seq, seq.remaining, self._fitting(seq, draft))
 
-    def _add_row_ahead(self, batch: Batch) -> bool:
+    def _waits(self, seq: Sequence, users: int, now: float) -> bool:
+        """Whether the row had better wait for a draft that is being made."""
+        until = self._speculator.hold(seq, users=users, now=now) if self._speculator is not None else None
+        if until is not None:
+            self._wake(until)
+        return until is not None
+
+    def _wake(self, at: float) -> None:
+        self.wake_at = at if self.wake_at is None else min(at, self.wake_at)
+
+    def _add_row_ahead(self, batch: Batch, now: float) -> bool:
         """A row of guesses behind rows that are still under way, when nothing better can be sent."""
         speculator = self._speculator
         if speculator is None or self._ready:
@@ -242,8 +260,12 @@ class Scheduler:
         steps, users = len(self._in_flight) + 1, len(self._running) - len(self._prefilling)
         if max(steps, users + 1) > speculator.credits:  # with as many users as the ring takes, rows are only widened
             return False
+        room_at = speculator.room_at(*self._last_sent)
+        if now < room_at:
+            self._wake(room_at)
+            return False
         candidates = [seq for seq in self._running.values() if seq.awaited and seq.room > 0]
-        chosen = speculator.ahead(candidates, steps=steps, budget=self._prefill_chunk, users=users)
+        chosen = speculator.ahead(candidates, steps=steps, budget=self._prefill_chunk, users=users, now=now)
         if chosen is not None:
             seq, draft = chosen
             if draft := self._fitting(seq, draft):

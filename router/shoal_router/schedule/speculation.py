@@ -1,6 +1,7 @@
 """Speculation of one scheduler: asks the drafter, lets the policy choose, remembers what became of each guess.
 
-    scheduler ── heads ready ──> widen ──> guesses behind each head          (every step)
+    scheduler ── heads ready ──> holds ──> wait for a draft that is being made
+                             ──> widen ──> guesses behind each head          (every step)
               ── ring not full ─> ahead ──> a row of guesses only            (a lone user's pipeline would stand idle)
               <── replies ──────  learn, count_stale, observe
 
@@ -12,18 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from shoal.resource.serving import SpeculativeMode
 from shoal.wire.messages import StageTiming
 from shoal_router.schedule.acceptance import Acceptance
 from shoal_router.schedule.costs import StepCosts
 from shoal_router.schedule.drafting import Drafter
-from shoal_router.schedule.policy import SpeculationSettings, chunk, credits, may_run_ahead, price, widths
+from shoal_router.schedule.policy import SpeculationSettings, chunk, credits, may_run_ahead, may_wait, price, widths
 from shoal_router.schedule.sequence import Guess
 from shoal_router.schedule.sequence import Sequence as Generation
 
 _FIRST_PROBE = 4
 _LONGEST_PROBE = 64
+_LEAST = 0.03
+"""What is less likely is neither asked for nor sent, even where drafts cost nothing that can be measured."""
+
+_SOONER = 0.9
+_PATIENCE = 2.0
+"""Of the time that the drafts of a row should take: a draft process that is slower than it was is not waited for."""
 
 
 @dataclass(slots=True)
@@ -49,10 +57,11 @@ class SpeculationStats:
 @dataclass(slots=True)
 class _Track:
     """What one sequence taught. `silent`: ids committed since a guess was last judged; `patience`: how many it takes
-    until one guess is sent although none pays, to see whether that is still so.
+    until one guess is sent although none pays, to see whether that is still so; `source` made the last one.
     """
 
     acceptance: Acceptance
+    source: str = ""
     silent: int = 0
     patience: int = _FIRST_PROBE
 
@@ -112,6 +121,30 @@ class Speculator:
 
     # ---- rows go out
 
+    def hold(self, seq: Generation, *, users: int, now: float) -> float | None:
+        """Until when the sequence's next row may wait for a draft that is being made; None when it leaves now.
+
+        `users`: sequences that decode. With more of them than the ring takes, nobody waits.
+        """
+        coming = self._drafter.wait(seq.id)
+        if coming == inf or users > self.credits or not seq.room:
+            return None
+        if seq.held is None:
+            seq.held = now
+        most = min(self._settings.max_tokens, seq.room)
+        limit = seq.held + _PATIENCE * coming * most
+        draft = self._ask(seq, most)
+        if now >= limit or len(draft) >= most:
+            return None
+        if self._settings.mode is SpeculativeMode.FIXED:
+            return limit
+        track = self._tracks[seq.id]
+        rate = track.acceptance.rate(track.source, len(draft))
+        likely = [*(guess.estimate for guess in draft), *[rate] * (most - len(draft))]
+        if users < self.credits and len(draft) + 1 >= chunk(likely, self._costs, users):
+            return None
+        return limit if may_wait(list(_chances(draft)), rate, coming, self._costs, users=users) else None
+
     def widen(self, heads: Sequence[Generation], *, steps: int, budget: int, users: int) -> list[tuple[Guess, ...]]:
         """Guesses for each row of a step.
 
@@ -125,7 +158,9 @@ class Speculator:
             return drafts
         least = len(heads) * price(self._costs, len(heads), steps)
         drafts = [self._ask(seq, self._settings.max_tokens) if self._may_pay(seq, least) else () for seq in heads]
-        chances = [list(_chances(draft[: self._row(draft, users) - 1])) for draft in drafts]
+        chances = [
+            [chance for chance in _chances(draft[: self._row(draft, users) - 1]) if chance > _LEAST] for draft in drafts
+        ]
         taken = widths(chances, self._costs, steps=steps, budget=budget)
         spare = budget - sum(taken)
         for number, seq in enumerate(heads):
@@ -135,7 +170,7 @@ class Speculator:
         return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
 
     def ahead(
-        self, candidates: Sequence[Generation], *, steps: int, budget: int, users: int
+        self, candidates: Sequence[Generation], *, steps: int, budget: int, users: int, now: float
     ) -> tuple[Generation, tuple[Guess, ...]] | None:
         """The sequence that runs ahead of its own verification, with its guesses; None when it pays for none.
 
@@ -145,11 +180,21 @@ class Speculator:
         for seq in sorted(candidates, key=lambda seq: (-seq.survival, seq.awaited, seq.id)):
             draft = self._ask(seq, min(self._settings.max_tokens, budget))
             if draft and self._settings.mode is not SpeculativeMode.FIXED:
+                due = seq.sent + self._costs.cycle(1) - now
                 chances = _chances(draft[: self._row(draft, users)], seq.survival)
-                draft = draft[: sum(may_run_ahead(chance, self._costs, steps=steps) for chance in chances)]
+                draft = draft[: sum(may_run_ahead(chance, self._costs, steps=steps, due=due) for chance in chances)]
             if draft:
                 return seq, draft
         return None
+
+    def room_at(self, sent: float, tokens: int) -> float:
+        """When the ring has room for a row ahead, after a step of `tokens` tokens that left at `sent`.
+
+        Sooner it would only stand in the slowest stage's queue, while more could be drafted.
+        """
+        if self._settings.mode is SpeculativeMode.FIXED or not self._costs.measured:
+            return sent
+        return sent + _SOONER * self._costs.bottleneck(tokens)
 
     def count_sent(self, guesses: Iterable[Guess]) -> None:
         """The guesses went to the stages."""
@@ -164,6 +209,7 @@ class Speculator:
         source.verified += 1
         source.accepted += hit
         track.acceptance.learn(guess.source, guess.position, guess.confidence, hit)
+        track.source = guess.source
         track.silent = 0
         track.patience = 0 if hit else min(max(2 * track.patience, _FIRST_PROBE), _LONGEST_PROBE)
 
@@ -204,7 +250,7 @@ class Speculator:
 
     def _may_pay(self, seq: Generation, least: float) -> bool:
         """Whether to ask at all: not when the surest guess would be too dear, unless it is time to probe."""
-        return self._tracks[seq.id].acceptance.best() > least or self._probe_is_due(seq)
+        return self._tracks[seq.id].acceptance.best() > max(least, _LEAST) or self._probe_is_due(seq)
 
     def _probe_is_due(self, seq: Generation) -> bool:
         track = self._tracks[seq.id]

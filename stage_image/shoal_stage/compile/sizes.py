@@ -29,4 +29,4 @@ def sizes_of_source(
         found = describe_config(fetch_config(source, cache), precision, group_size)
     else:
         found = describe_checkpoint(resolve_source(source, cache, sha256, progress).path, precision, group_size)
-    return ModelFacts.of_sizes(found.shape, found.block_bytes)
+    return ModelFacts.of_sizes(found.shape, found.block_bytes, found.precision, found.group_size)

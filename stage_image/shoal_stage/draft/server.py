@@ -167,4 +167,4 @@ class DraftServer:
             stream.put(error)
 
     async def _watch_progress(self) -> None:
-        self.dead(await self._thread.hang(self._patience.step))
+        self.dead(await self._thread.hang(lambda: self._patience.step))

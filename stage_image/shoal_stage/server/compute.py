@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.errors import StageError
+from shoal.patience import StepPatience
 from shoal.wire.codec import encode_result, forward_step
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import DType, Frame, Release, StageTiming, Step, StepResult
@@ -73,9 +74,21 @@ class StepListener(Listener, Protocol):
 class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
     """See EngineThread."""
 
-    def __init__(self, load: Callable[[], Engine], listener: StepListener) -> None:
+    def __init__(self, load: Callable[[], Engine], listener: StepListener, patience: StepPatience) -> None:
         super().__init__(load, listener)
         self._listener = listener
+        self._patience = patience
+        self._allowed = patience.allowed(0)
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Sequences that hold memory in the engine, of every epoch; written by the thread, read by anyone."""
+        return self._held
+
+    def allowed_seconds(self) -> float:
+        """How long the step in hand may take: by what the steps before it took."""
+        return self._allowed
 
     def submit(self, work: Work, frame: Frame, message: FrameMessage) -> None:
         """Queue an accepted frame; `message` is what it was decoded from, and goes on to the next hop."""
@@ -98,11 +111,14 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         while (job := self._inbox.get()) is not None and not self._stopping:
             if isinstance(job, _Free):
                 engine.release(tuple(job.work.seqs))
+                self._held -= len(job.work.seqs)
                 job.work.seqs.clear()
             elif isinstance(job, _Mark):
                 self._tell(job.reached.set)
             elif not job.work.over:
                 started = time.perf_counter()
+                tokens = _tokens(job.frame)
+                self._allowed = self._patience.allowed(tokens)
                 self._busy_since = started
                 try:
                     message = self._run(engine, job, started, idle=max(0.0, job.arrived - ended))
@@ -114,14 +130,17 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
                     self._tell(self._listener.finished, job.work, message)
                 self._busy_since = None
                 ended = time.perf_counter()
+                if tokens:
+                    self._patience.learn(ended - started, tokens)
 
-    @staticmethod
-    def _run(engine: Engine, job: _Run, started: float, idle: float) -> Outgoing:
+    def _run(self, engine: Engine, job: _Run, started: float, idle: float) -> Outgoing:
         work, frame = job.work, job.frame
         body = frame.body
         if isinstance(body, Release):
             engine.release(body.seqs)
+            before = len(work.seqs)
             work.seqs.difference_update(body.seqs)
+            self._held += len(work.seqs) - before
             if work.sampler is not None:
                 work.sampler.release(body.seqs)
                 return None
@@ -130,7 +149,9 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
             if work.sampler is None:
                 return job.message
             return encode_result(StepResult(epoch=frame.epoch, number=frame.number, heartbeat=body.nonce))
+        before = len(work.seqs)
         work.seqs.update(row.seq for row in body.rows)
+        self._held += len(work.seqs) - before
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
         timing = StageTiming(
@@ -143,6 +164,11 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         if work.sampler is not None:
             return encode_result(StepResult(frame.epoch, frame.number, outcomes, (*body.timings, timing)))
         return forward_step(job.message, output, work.hidden_dtype, timing)
+
+
+def _tokens(frame: Frame) -> int:
+    """How many tokens the frame feeds; 0 when it is no step."""
+    return sum(len(row.tokens) for row in frame.body.rows) if isinstance(frame.body, Step) else 0
 
 
 def _microseconds(seconds: float) -> int:

@@ -83,7 +83,7 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(drain=5.0), tls)
+    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls)
     address = await server.start(listen)
     try:
         if wait_ready:

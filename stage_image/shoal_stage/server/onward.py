@@ -1,4 +1,4 @@
-"""The hop to the next stage: one channel, one Run stream and its credits, for one epoch.
+"""The hop to the next stage: one channel, one Run stream, its credits and its pulse, for one epoch.
 
 Opening it compares the two stages: neighbours that hold different models, or were built from different versions, would
 compute plausible nonsense together, so they refuse each other with the reason.
@@ -7,6 +7,7 @@ compute plausible nonsense together, so they refuse each other with the reason.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,10 +15,11 @@ import grpc
 from grpc.aio import EOF  # type: ignore[attr-defined]
 
 from shoal.errors import StageError
-from shoal.wire.codec import decode_description
+from shoal.wire.codec import decode_description, decode_progress
 from shoal.wire.errors import DigestMismatch, StageNotReady, StageUnreachable, WrongPlace, from_rpc_error
-from shoal.wire.messages import StageDescription, StageState
-from shoal.wire.stage_pb2 import DescribeRequest
+from shoal.wire.messages import StageDescription, StageProgress, StageState
+from shoal.wire.pulse import Strikes, silence
+from shoal.wire.stage_pb2 import Credit, DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import open_channel
@@ -54,6 +56,8 @@ class NextHop:
         self._call = self._stub.Run()
         self._credits = 0
         self._granted = asyncio.Event()
+        self._strikes = Strikes()
+        self._in_use = asyncio.Event()
 
     async def connect(self, mine: StageDescription) -> None:
         """Compare the stages and wait for the first credit. Raises a StageError within CONNECT_SECONDS."""
@@ -69,14 +73,32 @@ class NextHop:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.address) from None
 
-    async def watch(self) -> StageError:
-        """Take credits in until the stream ends; returns why it ended."""
+    async def watch(self, hear: Callable[[tuple[StageProgress, ...]], None]) -> StageError:
+        """Take credits in until the stream ends or falls silent; returns why. `hear` gets what each pulse says."""
+        reading = asyncio.ensure_future(self._listen(hear))
+        silent = asyncio.ensure_future(self._fall_silent())
         try:
-            while await self._read_credit():
-                pass
+            await asyncio.wait({reading, silent}, return_when=asyncio.FIRST_COMPLETED)
+            return (reading if reading.done() else silent).result()
+        finally:
+            for each in (reading, silent):
+                each.cancel()
+            await asyncio.gather(reading, silent, return_exceptions=True)
+
+    async def _listen(self, hear: Callable[[tuple[StageProgress, ...]], None]) -> StageError:
+        try:
+            while (credit := await self._read_credit()) is not None:
+                hear(decode_progress(credit))
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error, self.address)
         return StageUnreachable(f"next stage at {self.address} ended the stream")
+
+    async def _fall_silent(self) -> StageError:
+        """The next stage knows which epoch a stream is for, and sends pulses, from its first frame on."""
+        await self._in_use.wait()
+        self._strikes.heard()
+        await silence(self._strikes)
+        return StageUnreachable(f"next stage at {self.address} has fallen silent: its machine or process is gone")
 
     async def write(self, message: Outgoing) -> None:
         """Send one frame as soon as there is credit for it. A broken stream waits: `watch` knows why it broke."""
@@ -84,6 +106,7 @@ class NextHop:
             self._granted.clear()
             await self._granted.wait()
         self._credits -= 1
+        self._in_use.set()
         try:
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -96,10 +119,12 @@ class NextHop:
             async with asyncio.timeout(1.0):
                 await self._channel.close(None)
 
-    async def _read_credit(self) -> bool:
+    async def _read_credit(self) -> Credit | None:
         message = await self._call.read()
         if message is EOF:
-            return False
+            return None
+        self._strikes.heard()
         self._credits += message.frames
         self._granted.set()
-        return True
+        credit: Credit = message
+        return credit

@@ -2,6 +2,7 @@
 
     {"event": "listening", "address": "127.0.0.1:41234"}    as soon as it listens; it loads on
     {"event": "ready", "address": …, …}                     the model is loaded; health says SERVING
+    {"event": "draining"}                                   it was ready and is told to stop: another may take over
 
 Exit codes: 0 after SIGTERM or SIGINT, otherwise that of the error, which is the last line on stderr. A server whose
 compute thread is gone ends by itself: whoever supervises it starts it anew.
@@ -62,6 +63,8 @@ async def serve_until_told(server: Server, listen: str) -> int:
         if told_to_stop.is_set():
             os._exit(128 + number)
         _log.info("stopping", extra={"signal": number.name})
+        if server.ready() is not None:
+            announce("draining")
         told_to_stop.set()
 
     loop = asyncio.get_running_loop()

@@ -5,20 +5,25 @@
 
 A frame's credit returns only when its message has left the stage: so the number of frames that a stage holds, waiting
 or computed, never exceeds the window, and a slow reader slows down everyone before it instead of filling memory.
+
+Credits are the stage's pulse, too (wire/pulse): one goes back at least every PULSE_SECONDS, however long a step takes,
+and says how far this stage and those behind it have got.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from shoal.errors import StageError
-from shoal.wire.codec import decode_frame
+from shoal.wire.codec import decode_frame, encode_credit
 from shoal.wire.errors import InvalidFrame, StaleEpoch, WrongPlace
-from shoal.wire.messages import DType
+from shoal.wire.messages import DType, StageProgress
+from shoal.wire.pulse import PULSE_SECONDS
 from shoal.wire.stage_pb2 import Credit
 from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal_stage.sample.sampler import Sampler
@@ -35,12 +40,21 @@ Write = Callable[[Outgoing], Awaitable[None]]
 class Session:
     """Invariant: once `ended` is set, nothing of this epoch is accepted, computed or sent any more."""
 
-    def __init__(self, epoch: int, stage_index: int, hidden_dtype: DType, held: Held, compute: ComputeThread) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        stage_index: int,
+        hidden_dtype: DType,
+        held: Held,
+        compute: ComputeThread,
+        refused: Counter[str],
+    ) -> None:
         self.place = Place(epoch, held)
         self.work = Work(epoch, stage_index, hidden_dtype, Sampler() if held.last else None)
         self.error: StageError | None = None
         self.ended = asyncio.Event()
         self._compute = compute
+        self._refused = refused
         self._outbox: asyncio.Queue[Outgoing] = asyncio.Queue()
         self._inside = 0
         self._returned = 0
@@ -49,6 +63,9 @@ class Session:
         self._detached = asyncio.Event()
         self._has_reader = False
         self._sending = False
+        self._done = 0
+        self._beyond: tuple[StageProgress, ...] = ()
+        self._draining = False
 
     @property
     def inside(self) -> int:
@@ -59,15 +76,20 @@ class Session:
         """Check a frame and queue it. Raises what Place.accept raises, and InvalidFrame beyond the window."""
         if self.error is not None:
             raise self.error
-        frame = decode_frame(message)
-        if self._inside >= WINDOW:
-            raise InvalidFrame(f"frame {frame.number} came without credit: {WINDOW} frames are in flight already")
-        self.place.accept(frame)
+        try:
+            frame = decode_frame(message)
+            if self._inside >= WINDOW:
+                raise InvalidFrame(f"frame {frame.number} came without credit: {WINDOW} frames are in flight already")
+            self.place.accept(frame)
+        except StageError as error:
+            self._refused[type(error).__name__] += 1
+            raise
         self._inside += 1
         self._compute.submit(self.work, frame, message)
 
     def finished(self, message: Outgoing) -> None:
         """The compute thread is done with the oldest frame."""
+        self._done += 1
         if self.error is None:
             self._outbox.put_nowait(message)
 
@@ -81,12 +103,33 @@ class Session:
         self.ended.set()
 
     async def credits(self, write: Callable[[Credit], Awaitable[None]]) -> None:
-        """Hand credits back to the upstream for as long as its stream lives."""
+        """Hand credits back to the upstream, with a pulse, for as long as its stream lives."""
         while True:
-            await self._grant.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PULSE_SECONDS):
+                    await self._grant.wait()
             self._grant.clear()
             count, self._returned = self._returned, 0
-            await write(Credit(frames=count))
+            await write(encode_credit(count, self.progress()))
+
+    def progress(self) -> tuple[StageProgress, ...]:
+        """How far this stage has got, and those behind it when they were last heard."""
+        busy_ms = int(self._compute.busy_seconds() * 1000)
+        return (StageProgress(self.work.stage_index, self._done, busy_ms, self._draining), *self._beyond)
+
+    def hear(self, beyond: tuple[StageProgress, ...]) -> None:
+        """What the next stage said of itself and those behind it."""
+        self._beyond = beyond
+
+    async def hand_over(self, timeout: float) -> None:
+        """Say that this stage is about to stop, and serve on until the upstream has left, at most `timeout` seconds."""
+        self._draining = True
+        self._grant.set()
+        if not self._attached.is_set():
+            return
+        with suppress(TimeoutError, StageError):
+            async with asyncio.timeout(timeout):
+                await self.until_ended(self._detached.wait())
 
     async def send(self, write: Write) -> None:
         """Write what is computed, in order, until cancelled. One sender at a time."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shoal.errors import UsageError
+from shoal.patience import FIRST_STEP_SECONDS
 from shoal.plan.document import Device
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.settings import EngineKind, EngineSettings, KvPrecision
@@ -96,7 +97,8 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
     add("--max-context", type=count, default=2048, metavar="N", help="tokens of a sequence (default %(default)s)")
     add("--kv-precision", choices=[str(each) for each in KvPrecision], help="default f16; exact mode has f32")
     add("--cache-dir", type=Path, metavar="DIR", help="OpenVINO's compiled models: faster starts")
-    add("--step-seconds", type=_seconds, default=300.0, metavar="S", help="a step longer than this: the device hangs")
+    longest_first = "a first step longer than this: the device hangs; later ones are measured by those before them"
+    add("--step-seconds", type=_seconds, default=FIRST_STEP_SECONDS, metavar="S", help=longest_first)
     add("--drain-seconds", type=_seconds, default=10.0, metavar="S", help="how long the step in hand may take to end")
     add("--die-with-parent", action="store_true", help="end when the process that started this one ends (Linux)")
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from shoal.errors import ResourceError, ShoalError, StageError
-from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch
+from shoal.patience import FIRST_STEP_SECONDS, StepPatience
+from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch, WrongPlace
 from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.interface import Engine
@@ -36,12 +38,14 @@ _log = logging.getLogger(__name__)
 class Patience:
     """Every wait's deadline, in seconds.
 
-    `step`: a forward pass that takes longer means a hung device. `orphan`: how long an epoch whose upstream left keeps
-    its KV. `drain`: how long the step in hand may take when the stage is told to stop.
+    `step`: a first forward pass that takes longer means a hung device; later ones are measured by those before them
+    (shoal/patience). `orphan`: how long an epoch whose upstream left keeps its KV. When the stage is told to stop,
+    `hand_over` is how long it serves on for the router to move elsewhere, `drain` how long the step in hand may take.
     """
 
-    step: float = 300.0
+    step: float = FIRST_STEP_SECONDS
     orphan: float = 5.0
+    hand_over: float = 10.0
     drain: float = 10.0
 
 
@@ -57,10 +61,11 @@ class Stage:
         tls: TlsDirectory | None = None,
     ) -> None:
         self._tls = tls
+        self._refused: Counter[str] = Counter()
         self._description = description
         self._patience = patience
         self._on_state = on_state
-        self._compute = ComputeThread(load, self)
+        self._compute = ComputeThread(load, self, StepPatience(patience.step))
         self._held: Held | None = None
         self._session: Session | None = None
         self._opening = asyncio.Lock()
@@ -80,7 +85,7 @@ class Stage:
 
     def describe(self) -> StageDescription:
         """What this stage is, right now."""
-        return self._description
+        return replace(self._description, held=self._compute.held, refused=dict(self._refused))
 
     async def open(self, request: OpenRequest) -> OpenReply:
         """Take the place in a pipeline that `request` gives. Closes older epochs, even when it then fails."""
@@ -97,7 +102,9 @@ class Stage:
                 except BaseException:
                     await hop.close()
                     raise
-            session = Session(request.epoch, request.stage_index, request.hidden_dtype, held, self._compute)
+            session = Session(
+                request.epoch, request.stage_index, request.hidden_dtype, held, self._compute, self._refused
+            )
             self._session = session
             if hop is not None:
                 self._spawn(self._forward(session, hop))
@@ -108,7 +115,11 @@ class Stage:
     def session(self, epoch: int) -> Session:
         """The session of `epoch`. Raises StaleEpoch, WrongPlace, StageNotReady or StageFailed."""
         self._require_ready()
-        return session_of(self._session, epoch)
+        try:
+            return session_of(self._session, epoch)
+        except (StaleEpoch, WrongPlace) as error:
+            self._refused[type(error).__name__] += 1
+            raise
 
     # --- what the compute thread tells (Listener) -------------------------------------------------------------
 
@@ -163,10 +174,15 @@ class Stage:
     # --- the end ----------------------------------------------------------------------------------------------
 
     async def drain(self) -> bool:
-        """Refuse what is new, finish the step in hand, end the streams. False when the step took too long."""
+        """Refuse new epochs, serve on until the router has moved, finish the step in hand, end the streams.
+
+        False when the step took too long.
+        """
         if self._description.state is not StageState.FAILED:
-            self._enter(StageState.DRAINING, "stopping: finishing the step in hand")
+            self._enter(StageState.DRAINING, "stopping: serving on until the router has moved")
         session = self._session
+        if session is not None and session.error is None:
+            await session.hand_over(self._patience.hand_over)
         if session is not None and session.error is None:
             session.work.over = True
             await self._compute.settled(self._patience.drain)
@@ -219,7 +235,7 @@ class Stage:
         sender = asyncio.ensure_future(session.send(hop.write))
         try:
             with suppress(StageError):  # the epoch ended for another reason, which its streams carry
-                session.end(await session.until_ended(hop.watch()))
+                session.end(await session.until_ended(hop.watch(session.hear)))
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
@@ -232,4 +248,4 @@ class Stage:
             session.end(StaleEpoch(f"epoch {session.work.epoch} ended: its upstream left"))
 
     async def _watch_progress(self) -> None:
-        self.dead(await self._compute.hang(self._patience.step))
+        self.dead(await self._compute.hang(self._compute.allowed_seconds))

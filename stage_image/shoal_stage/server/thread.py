@@ -25,6 +25,8 @@ from shoal_stage.engine.interface import Engine
 
 Job = TypeVar("Job")
 
+_LOOK_SECONDS = 2.0
+
 
 class Listener(Protocol):
     """Who hears of the thread's life. All calls are made on the event loop."""
@@ -60,11 +62,12 @@ class EngineThread(ABC, Generic[Job]):
         since = self._busy_since
         return 0.0 if since is None else time.perf_counter() - since
 
-    async def hang(self, limit: float) -> StageFailed:
-        """Liveness by progress, since a device may hang without any exception: returns when a step exceeds `limit`."""
-        while self.busy_seconds() <= limit:  # noqa: ASYNC110 - a step that hangs sends no event
-            await asyncio.sleep(limit / 8)
-        return StageFailed(f"a step has been running for over {limit:.0f} s: the device hangs")
+    async def hang(self, limit: Callable[[], float]) -> StageFailed:
+        """Liveness by progress, since a device may hang without any exception: returns when a step exceeds `limit`,
+        which may differ from step to step."""
+        while self.busy_seconds() <= (allowed := limit()):  # noqa: ASYNC110 - a step that hangs sends no event
+            await asyncio.sleep(min(allowed / 8, _LOOK_SECONDS))
+        return StageFailed(f"a step has been running for over {allowed:.0f} s: the device hangs")
 
     @property
     def ident(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import IntegrityError, ResourceError, StageError
-from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.process import ManagedProcess
-from shoal_cli.local.restarts import RESTARTS
+from shoal_cli.local.restarts import ATTEMPTS, Restarts
 
 WAIT = "import signal; signal.pause()"
 READY = 'print(\'{"event": "ready"}\', flush=True)\n' + WAIT
@@ -147,12 +148,15 @@ async def test_a_program_that_does_not_exist_is_one_clear_error(tmp_path: Path) 
 SUM = MemorySum(weights=1, load_peak=0, kv=1, runtime=1)
 
 
-def plan(stages: int) -> Plan:
+def plan(stages: int, standbys: int = 0) -> Plan:
     made = tuple(
         StagePlan(index=n, node=f"local-{n}", device=Device.CPU, block_start=n, block_end=n + 1, memory=SUM)
         for n in range(stages)
     )
-    return Plan(pipelines=(PipelinePlan(index=0, stages=made),))
+    extra = tuple(
+        Standby(pipeline=0, stage=made[n].model_copy(update={"node": f"local-{stages + n}"})) for n in range(standbys)
+    )
+    return Plan(pipelines=(PipelinePlan(index=0, stages=made),), standbys=extra)
 
 
 class Scripts:
@@ -168,7 +172,8 @@ class Scripts:
     def stage(self, stage: StagePlan, listen: str) -> list[str]:
         self.listens.append(listen)
         return script(
-            say(event="listening", address=f"127.0.0.1:{9000 + stage.index}"), self._stages.get(stage.index, READY)
+            say(event="listening", address=f"127.0.0.1:{9000 + int(stage.node[6:])}"),
+            self._stages.get(stage.index, READY),
         )
 
     def draft(self, listen: str) -> list[str] | None:
@@ -232,20 +237,65 @@ async def test_a_dead_stage_is_started_again_under_its_old_address(tmp_path: Pat
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_a_stage_that_keeps_dying_ends_the_run(tmp_path: Path) -> None:
+def at_once() -> Restarts:
+    return Restarts(standby_pause=0.0)
+
+
+def addresses(folder: Path) -> list[str]:
+    written = Plan.model_validate_json((folder / "plan.json").read_bytes())
+    return [stage.address for stage in written.pipelines[0].stages]
+
+
+async def test_a_standby_takes_the_place_of_a_dead_stage_which_then_stands_by(tmp_path: Path) -> None:
     reports = asyncio.Queue[str]()
-    async with asyncio.timeout(60), LocalPipeline(plan(1), Scripts(), tmp_path, load_deadline=10) as pipeline:
+    async with (
+        asyncio.timeout(60),
+        LocalPipeline(plan(2, 1), Scripts(), tmp_path, load_deadline=10, restarts=at_once) as pipeline,
+    ):
+        await pipeline.start()
+        assert addresses(tmp_path) == ["127.0.0.1:9000", "127.0.0.1:9001"]
+        watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
+        os.kill(pipeline.pid_of("stage 0"), 9)
+        said = await reports.get()
+        assert said.startswith("stage 0 was killed by SIGKILL")
+        assert said.endswith("; standby 0 takes its place; starting it again")
+        assert addresses(tmp_path) == ["127.0.0.1:9002", "127.0.0.1:9001"]
+        assert await reports.get() == "stage 0 is ready again and stands by"
+        os.kill(pipeline.pid_of("standby 0"), 9)
+        assert "stage 0 takes its place" in await reports.get()
+        assert addresses(tmp_path) == ["127.0.0.1:9000", "127.0.0.1:9001"]
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_stage_that_says_it_stops_is_replaced_before_it_ends(tmp_path: Path) -> None:
+    reports = asyncio.Queue[str]()
+    stops_late = (
+        "import signal, sys\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: {say(event='draining').strip()})\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
+        f"{say(event='ready')}"
+        "while True: signal.pause()"
+    )
+    scripts = Scripts(stages={0: stops_late})
+    async with (
+        asyncio.timeout(60),
+        LocalPipeline(plan(1, 1), scripts, tmp_path, load_deadline=10, restarts=at_once) as pipeline,
+    ):
         await pipeline.start()
         watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
-        for _ in range(RESTARTS):
-            os.kill(pipeline.pids[0], 9)
-            assert "starting it again" in await reports.get()
-            assert await reports.get() == "stage 0 is ready again"
-        os.kill(pipeline.pids[0], 9)
-        with pytest.raises(StageError, match="stage 0 was killed by SIGKILL"):
-            await watching
-        pids = pipeline.pids
-    assert not any(map(alive, pids))
+        pid = pipeline.pid_of("stage 0")
+        os.kill(pid, signal.SIGTERM)
+        said = await reports.get()
+        assert said == "stage 0 was told to stop; standby 0 takes its place; waiting for its end"
+        assert addresses(tmp_path) == ["127.0.0.1:9001"]
+        assert alive(pid)
+        os.kill(pid, signal.SIGUSR1)
+        assert "stage 0 ended with exit code 0" in await reports.get()
+        assert await reports.get() == "stage 0 is ready again and stands by"
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        pipeline.kill()
 
 
 async def test_a_stage_that_dies_again_while_it_loads_has_the_same_budget(tmp_path: Path) -> None:
@@ -262,7 +312,7 @@ async def test_a_stage_that_dies_again_while_it_loads_has_the_same_budget(tmp_pa
         with pytest.raises(StageError, match="stage 0 ended with exit code 6"):
             await watching
         said = [reports.get_nowait() for _ in range(reports.qsize())]
-    assert len(said) == RESTARTS
+    assert len(said) == ATTEMPTS
     assert "was killed by SIGKILL" in said[0]
     assert all("ended with exit code 6" in line for line in said[1:])
 

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 PROMPT = "List three colours."
@@ -111,6 +112,36 @@ def test_two_replicas_share_the_work_and_one_stands_in_for_the_other(start, mani
             assert not [line for line in said if '"error"' in line]
     shoal.until(lambda: "is ready again" in shoal.err.read_text())
     assert re.search(r"^pipeline \d stage 0 was killed by SIGKILL.*starting it again$", shoal.err.read_text(), re.M)
+    assert shoal.end(signal.SIGINT) == 130
+    assert shoal.left_over() == []
+
+
+def serving_stage(shoal) -> psutil.Process:
+    """The process that plan.json names, found by its port."""
+    folder = Path(re.search(r"\(logs: (\S+)\)", shoal.out.read_text())[1])
+    address = json.loads((folder / "plan.json").read_text())["pipelines"][0]["stages"][0]["address"]
+    for each in shoal.children():
+        listening = [c.laddr.port for c in each.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        if int(address.rpartition(":")[2]) in listening:
+            return each
+    raise AssertionError(f"nobody listens at {address}")
+
+
+def test_a_standby_takes_the_place_of_a_stage_that_is_killed_and_of_one_that_is_silent(start, manifest: Path) -> None:
+    manifest.write_text(manifest.read_text() + "  placement: {sparePods: 1}\n")
+    shoal = start("run", manifest, "--port", 0)
+    url = shoal.ready_url()
+    assert "standby: " in shoal.out.read_text()
+    serving_stage(shoal).send_signal(signal.SIGKILL)
+    shoal.until(lambda: "standby 0 takes its place" in shoal.err.read_text())
+    shoal.until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200)
+    assert say_hello(url)
+    shoal.until(lambda: "stage 0 is ready again and stands by" in shoal.err.read_text())
+    serving_stage(shoal).send_signal(signal.SIGSTOP)
+    shoal.until(lambda: "standby 0 has fallen silent; stage 0 takes its place" in shoal.err.read_text())
+    shoal.until(lambda: "standby 0 is ready again and stands by" in shoal.err.read_text())
+    shoal.until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200)
+    assert say_hello(url)
     assert shoal.end(signal.SIGINT) == 130
     assert shoal.left_over() == []
 

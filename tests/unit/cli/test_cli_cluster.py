@@ -108,6 +108,15 @@ def test_status_lists_models(there):
     assert "Unknown" in output
 
 
+def test_a_long_url_is_folded_and_nothing_is_cut_off(there):
+    ready = {"type": "Ready", "status": "False", "reason": "ApiServerUnavailable", "message": ""}
+    there.put(model("llama", conditions=[ready], stages="2/2", url=f"http://{'a' * 180}.svc/v1"))
+    output = run("status")
+    assert "ApiServerUnavailable" in output
+    assert "…" not in output
+    assert output.count("a" * 20) > 1
+
+
 def test_status_of_one_says_why(there):
     condition = {"type": "StagesReady", "status": "False", "reason": "OOMKilled", "message": "1/2 [stage] 0 on pc-1"}
     stage = {"index": 0, "node": "pc-1", "device": "GPU", "layers": "embed, layers 0-7", "memoryBytes": 1 << 30}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shoal.errors import IntegrityError, ManifestError, UsageError
+from shoal.errors import IntegrityError, ManifestError, PlanError, UsageError
 from shoal.manifest import (
     Block,
     BlockKind,
@@ -20,6 +21,7 @@ from shoal.manifest import (
     file_sha256,
 )
 from shoal.plan.document import Device
+from shoal.plan.facts import ModelFacts
 from shoal.resource import ExecutionMode, ShardedModel, StagesMode, parse_sharded_model
 from shoal.vocabulary import Vocabulary
 from shoal_cli.commands.compile import stem_of
@@ -28,9 +30,12 @@ from shoal_cli.local.adapt import (
     check_exposure,
     cluster_only,
     for_this_machine,
+    local_plan,
+    missing_standbys,
     parts_wanted,
     without_effect,
 )
+from shoal_cli.local.machine import Machine
 from shoal_cli.local.models import (
     cache_path,
     find_or_compile,
@@ -39,6 +44,7 @@ from shoal_cli.local.models import (
     volume_path,
     with_options,
 )
+from shoal_stage.engine.fake import fake_manifest
 
 SHAPE = ModelShape(
     family="llama", layers=2, hidden_size=8, heads=2, kv_heads=1, head_size=4, vocab_size=16, max_context=64
@@ -219,16 +225,16 @@ CLUSTER = (
 def test_what_belongs_to_a_cluster_is_left_out_and_named() -> None:
     model = sharded_model(CLUSTER)
     local = for_this_machine(model)
-    assert cluster_only(model) == ["placement.nodeSelector", "placement.sparePods"]
+    assert cluster_only(model) == ["placement.nodeSelector"]
     assert cluster_only(local) == []
     assert local.spec.placement.max_memory_fraction == 0.5
-    assert parts_wanted(local) == 6, "three pipelines of two stages"
+    assert parts_wanted(local) == 7, "three pipelines of two stages, and a standby"
 
 
 EVERYTHING_OF_A_CLUSTER = (
     "model: {source: {uri: m.gguf}}, "
     "placement: {tolerations: [{operator: Exists}], priorityClassName: low, nodeLimits: [{node: a, memory: 1Gi}]}, "
-    "recovery: {replanAfterSeconds: 60}, image: {pullPolicy: Always}, "
+    "recovery: {replanAfterSeconds: 60, freeAfterSeconds: 60}, image: {pullPolicy: Always}, "
     "router: {service: {port: 9000, type: NodePort}, resources: {limits: {cpu: 1}}, "
     "ingress: {host: h}, apiKeysSecretRef: {name: s}, requestsPerKey: 2}"
 )
@@ -240,6 +246,7 @@ def test_nothing_of_a_cluster_is_left_out_in_silence() -> None:
         "placement.nodeLimits",
         "placement.priorityClassName",
         "recovery.replanAfterSeconds",
+        "recovery.freeAfterSeconds",
         "router.service (all but port)",
         "router.ingress",
         "router.apiKeysSecretRef",
@@ -301,9 +308,34 @@ def test_the_draft_model_is_found_like_any_other_unless_speculation_is_off(
 
 def test_options_override_the_manifest() -> None:
     local = for_this_machine(sharded_model(CLUSTER), stages=3, exact=True, devices=[Device.CPU])
-    assert (local.spec.stages.mode, local.spec.stages.manual, parts_wanted(local)) == (StagesMode.AUTO, (), 9)
+    assert (local.spec.stages.mode, local.spec.stages.manual, parts_wanted(local)) == (StagesMode.AUTO, (), 10)
     assert local.spec.execution.mode is ExecutionMode.EXACT
     assert local.spec.devices == (Device.CPU,)
+
+
+@pytest.mark.parametrize(("spares", "stages"), [(0, None), (1, None), (2, 2), (3, 2)])
+def test_a_standby_gets_a_place_of_its_own_and_no_stage_more(spares: int, stages: int | None) -> None:
+    model = sharded_model(f"model: {{source: {{uri: m.gguf}}}}, placement: {{sparePods: {spares}}}")
+    machine = Machine(memory_total=64 << 30, memory_free=60 << 30, cores=8, devices=(Device.CPU,))
+    facts = ModelFacts.of_manifest(fake_manifest(layers=8))
+    plan = local_plan(for_this_machine(model, stages=stages, devices=[Device.CPU]), facts, machine)
+    assert len(plan.pipelines[0].stages) == (stages or 1)
+    assert len(plan.standbys) == spares
+    assert len({stage.node for stage in plan.everywhere}) == (stages or 1) + spares
+
+
+def test_without_room_for_a_standby_the_stages_run_alone_and_a_line_says_so() -> None:
+    model = sharded_model("model: {source: {uri: m.gguf}}, placement: {sparePods: 1}")
+    local, facts = for_this_machine(model, devices=[Device.CPU]), ModelFacts.of_manifest(fake_manifest(layers=8))
+    machine = Machine(memory_total=64 << 30, memory_free=60 << 30, cores=8, devices=(Device.CPU,))
+    roomy = local_plan(local, facts, machine)
+    assert (len(roomy.standbys), missing_standbys(local, roomy)) == (1, "")
+    needed = int(roomy.pipelines[0].stages[0].memory.total / local.spec.placement.max_memory_fraction)
+    tight = local_plan(local, facts, replace(machine, memory_total=3 * needed // 2, memory_free=3 * needed // 2))
+    assert (len(tight.pipelines[0].stages), tight.standbys) == (1, ())
+    assert "asks for 1, this machine has memory for 0" in missing_standbys(local, tight)
+    with pytest.raises(PlanError):
+        local_plan(local, facts, replace(machine, memory_total=needed // 2, memory_free=needed // 2))
 
 
 def test_no_replicas_is_nothing_to_run() -> None:

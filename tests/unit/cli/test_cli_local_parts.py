@@ -1,4 +1,4 @@
-"""The small parts of a local run: restart budget, run folders, last words, sizes."""
+"""The small parts of a local run: restarts, standbys, run folders, last words, sizes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,110 @@ from pathlib import Path
 
 import pytest
 
+from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
 from shoal_cli.cache import cache_root
-from shoal_cli.local.restarts import RestartBudget
+from shoal_cli.local.restarts import ATTEMPTS, LONGEST_PAUSE_S, STANDBY_PAUSE_S, STEADY_S, Restarts
 from shoal_cli.local.rundir import last_words, prune, run_directory
+from shoal_cli.local.stages import Stages
 from shoal_cli.terminal import bytes_text
 
 
-def test_restarts_are_counted_within_a_window() -> None:
-    budget = RestartBudget(limit=2, window=10.0)
-    assert [budget.spend(now) for now in (0.0, 1.0, 2.0)] == [True, True, False]
-    assert not budget.spend(9.9)
-    assert budget.spend(10.0), "the first one is out of the window"
-    assert not budget.spend(10.5)
+def test_a_process_that_comes_up_is_started_again_for_ever_with_growing_pauses() -> None:
+    restarts, pauses = Restarts(), []
+    for now in range(12):
+        restarts.ready(now)
+        pauses.append(restarts.pause(now + 0.5))
+    assert pauses[:5] == [0, 0.5, 1, 2, 4]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    restarts.ready(100)
+    assert restarts.pause(100 + STEADY_S) == 0, "it was well for a while"
+
+
+def test_a_process_that_is_replaced_is_in_no_hurry() -> None:
+    restarts = Restarts()
+    restarts.ready(0)
+    assert restarts.pause(1, replaced=True) == STANDBY_PAUSE_S
+    restarts.ready(2)
+    assert restarts.pause(3) == 0.5
+
+
+def test_a_process_that_does_not_come_up_is_given_up() -> None:
+    restarts = Restarts()
+    restarts.ready(0)
+    assert restarts.pause(1) == 0
+    tried = [restarts.pause(2) for _ in range(ATTEMPTS)]
+    assert tried[-1] is None
+    assert None not in tried[:-1]
+
+
+def test_a_process_that_came_up_in_between_begins_to_count_anew() -> None:
+    restarts = Restarts()
+    for _ in range(3 * ATTEMPTS):
+        assert restarts.pause(0) is not None
+        restarts.ready(1)
+        assert restarts.pause(2) is not None
+
+
+SUM = MemorySum(weights=1, load_peak=0, kv=1, runtime=1)
+
+
+def seated(tmp_path: Path, standbys: tuple[int, ...]) -> Stages:
+    made = [
+        StagePlan(index=n, node=f"local-{n}", device=Device.CPU, block_start=n, block_end=n + 1, memory=SUM)
+        for n in range(2)
+    ]
+    extra = tuple(
+        Standby(pipeline=0, stage=made[index].model_copy(update={"node": f"local-{2 + number}"}))
+        for number, index in enumerate(standbys)
+    )
+    plan = Plan(pipelines=(PipelinePlan(index=0, stages=tuple(made)),), standbys=extra)
+    stages = Stages(plan, tmp_path)
+    for number, seat in enumerate(stages):
+        seat.stage = seat.stage.model_copy(update={"address": f"here:{number}"})
+    stages.write()
+    return stages
+
+
+def served(stages: Stages) -> list[str]:
+    plan = Plan.model_validate_json(stages.path.read_bytes())
+    assert {stage.address for stage in plan.everywhere} == {seat.stage.address for seat in stages}
+    return [stage.address for stage in plan.pipelines[0].stages]
+
+
+def test_a_standby_that_is_ready_takes_the_place_and_who_comes_back_stands_by(tmp_path: Path) -> None:
+    stages = seated(tmp_path, (1,))
+    first, second, standby = stages
+    for seat in (first, second, standby):
+        stages.back(seat)
+    assert served(stages) == ["here:0", "here:1"]
+    assert stages.lost(second) is standby
+    assert served(stages) == ["here:0", "here:2"]
+    assert stages.lost(second) is None, "it was told to stop, and now it has ended"
+    stages.back(second)
+    assert served(stages) == ["here:0", "here:2"], "nothing moves without need"
+    assert not stages.serves(second)
+    assert stages.lost(standby) is second
+    assert served(stages) == ["here:0", "here:1"]
+
+
+def test_a_standby_that_is_late_takes_the_place_when_it_is_ready(tmp_path: Path) -> None:
+    stages = seated(tmp_path, (1,))
+    first, second, standby = stages
+    stages.back(first)
+    stages.back(second)
+    assert stages.lost(second) is None
+    assert served(stages) == ["here:0", "here:1"]
+    stages.back(standby)
+    assert served(stages) == ["here:0", "here:2"]
+
+
+def test_a_standby_serves_its_own_stage_only(tmp_path: Path) -> None:
+    stages = seated(tmp_path, (1,))
+    for seat in stages:
+        stages.back(seat)
+    first = next(iter(stages))
+    assert stages.lost(first) is None
+    assert served(stages) == ["here:0", "here:1"]
 
 
 def test_old_runs_are_pruned_and_living_ones_never(tmp_path: Path) -> None:

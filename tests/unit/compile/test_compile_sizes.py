@@ -23,6 +23,9 @@ def test_sizes_are_those_of_the_compiled_model(make_gguf, tmp_path):
     for early, late in zip(_blocks(said), _blocks(compiled), strict=True):
         # Beside its weights a compiled block holds some constants, which count in a model as small as this one.
         assert late - 1024 <= early <= late
+    assert said.head_weights == compiled.head_weights == said.shape.vocab_size * said.shape.hidden_size
+    for early, late in zip(said.layer_weights, compiled.layer_weights, strict=True):
+        assert late - 1024 <= early <= late
 
 
 def test_of_a_repository_the_config_is_enough(make_hf, tmp_path, monkeypatch):

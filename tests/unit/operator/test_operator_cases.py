@@ -132,6 +132,29 @@ async def test_case_36_the_limit_is_the_planned_peak(office):
     assert limits == planned
 
 
+async def test_case_34_nothing_that_a_pod_does_lasts_for_ever(office):
+    """gpustack#1850 and others: instances stuck in a state. Here loading, compiling and leaving have their ends, and
+    what is not ready in time starts anew until it says RecoveryExhausted."""
+    await office.reconcile()
+    jobs = office.cluster.of_kind(JOB)
+    assert jobs
+    office.workloads.step()
+    await office.settle()
+    jobs += office.cluster.of_kind(JOB)
+    for job in jobs:
+        assert 0 < job["spec"]["activeDeadlineSeconds"] <= 24 * 3600
+        assert 0 <= job["spec"]["backoffLimit"] <= 6
+    deployments = office.cluster.of_kind(DEPLOYMENT)
+    assert {obj["metadata"]["labels"]["shoal.dev/role"] for obj in deployments} == {"stage", "router", "store"}
+    for obj in deployments:
+        pod = obj["spec"]["template"]["spec"]
+        assert pod.get("terminationGracePeriodSeconds", 30) <= 60
+        for container in pod["containers"]:
+            assert {"startupProbe", "livenessProbe"} & container.keys(), (obj["metadata"]["name"], container["name"])
+            start = container.get("startupProbe", container.get("livenessProbe"))
+            assert start["periodSeconds"] * start.get("failureThreshold", 3) < 3600
+
+
 async def test_pods_mount_only_what_their_program_reads(office):
     await office.settle()
     found = {}

@@ -137,6 +137,13 @@ def test_a_nodes_file_serves_where_nodes_cannot_be_read():
     assert refusal(view, {}, ()) is None
 
 
+def test_a_pc_that_is_listed_needs_no_label_unless_the_model_asks_for_one():
+    (view,) = nodes_of_file(parse_nodes("nodes: [{name: pc-1, memory: {total: 32Gi, free: 20Gi}}]"), [])
+    assert refusal(view, {}, ()) is None
+    wanted = {"shoal.dev/platform": "lunar-lake"}
+    assert refusal(view, wanted, ()) == "pc-1 has no label shoal.dev/platform=lunar-lake"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("16Gi", 16 * GIB), ("1500m", 1), (7, 7), ("128974848", 128974848), ("129e6", 129000000), ("?", 0)],

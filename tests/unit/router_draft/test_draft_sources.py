@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -121,6 +122,9 @@ class Fixed:
 
     def begin(self, seq: int, tokens: Sequence[int], group: str) -> None:
         self.heard.append(("begin", seq, tuple(tokens), group))
+
+    def wait(self, seq):
+        return math.inf
 
     def propose(self, seq: int, suffix: Sequence[int], limit: int) -> Draft | None:
         self.heard.append(("propose", seq, tuple(suffix), limit))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import PlanError
+from shoal.patience import StepPatience
 from shoal.plan.document import Plan
 from shoal.wire.errors import DigestMismatch, StageNotReady, WrongPlace
 from shoal.wire.messages import KvCapacity, StageDescription, StageState, StageTiming
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.fit import check_fit, next_epoch
-from shoal_router.pipeline.patience import StepPatience
 from shoal_router.pipeline.plan_source import PlanFile
 from shoal_router.pipeline.timings import TimingSums
 
@@ -72,14 +72,18 @@ def test_an_epoch_is_newer_than_any_a_stage_knows_and_than_those_that_restarted_
 
 
 def test_patience_grows_with_the_measured_steps_and_the_tokens():
-    patience = StepPatience(10.0)
-    assert patience.allowed(256) == 10.0
+    patience = StepPatience(60.0, 10.0)
+    assert patience.allowed(256) == 60.0, "nothing was measured yet"
     patience.learn(0.5, 1)
     assert patience.allowed(1) == pytest.approx(12.0)
     assert patience.allowed(100) == pytest.approx(210.0)
     for _ in range(2000):
         patience.learn(0.001, 1)
     assert patience.allowed(1) < 10.1, "one slow step is not remembered for ever"
+    assert StepPatience(5.0, 10.0).allowed(1) == 5.0
+    patience = StepPatience(5.0, 10.0)
+    patience.learn(0.0001, 1)
+    assert patience.allowed(1) < 5.1, "who allows little at first does not get more later"
 
 
 def test_timings_are_summed_stage_by_stage():

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from shoal.errors import StageError
-from shoal.wire.codec import decode_frame, encode_result
-from shoal.wire.errors import InvalidFrame, StageFailed, StageUnreachable
-from shoal.wire.messages import KvCapacity, Release, Row, RowOutcome, Step, StepResult
+from shoal.wire.codec import decode_frame, encode_credit, encode_result
+from shoal.wire.errors import InvalidFrame, StageFailed, StageNotReady, StageUnreachable
+from shoal.wire.messages import KvCapacity, Release, Row, RowOutcome, StageProgress, Step, StepResult
 from shoal.wire.stage_pb2 import Credit
 from shoal_router.pipeline.interface import PipelineFacts
 from shoal_router.pipeline.ring import RingPipeline, RingTimes
@@ -190,7 +190,7 @@ async def until_written(call, number):
     ("times", "step", "match"),
     [
         (RingTimes(heartbeat=0.01, heartbeat_deadline=0.03), False, "no answer to a heartbeat"),
-        (RingTimes(heartbeat=0.01, heartbeat_deadline=30, step_floor=0.03), True, "no answer to a step"),
+        (RingTimes(heartbeat=0.01, heartbeat_deadline=30, first_step=0.03), True, "no answer to a step"),
     ],
 )
 async def test_silence_ends_the_epoch_and_names_the_stages(calls, times, step, match):
@@ -202,6 +202,75 @@ async def test_silence_ends_the_epoch_and_names_the_stages(calls, times, step, m
         with pytest.raises(StageFailed, match=rf"{match} .* a:1, b:2: one of them hangs"):
             async with asyncio.timeout(5):
                 await ring.result()
+    finally:
+        await ring.close()
+
+
+async def test_silence_of_the_first_stage_ends_the_epoch_and_any_word_of_it_counts(calls):
+    ring = RingPipeline(FACTS, [Channel()], *calls, RingTimes(pulse=0.02, strikes=10))
+    try:
+        waiting = asyncio.create_task(ring.result())
+        for _ in range(30):
+            calls[0].incoming.put_nowait(encode_credit(0, ()))
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        async with asyncio.timeout(5):
+            with pytest.raises(StageUnreachable, match="a:1 has fallen silent"):
+                await waiting
+    finally:
+        await ring.close()
+
+
+async def test_a_result_that_was_sent_and_does_not_arrive_ends_the_epoch(calls):
+    ring = RingPipeline(FACTS, [Channel()], *calls, RingTimes(pulse=0.01, strikes=5))
+    try:
+        ring.submit(STEP)
+        waiting = asyncio.create_task(ring.result())
+
+        async def pulses():
+            while True:
+                calls[0].incoming.put_nowait(encode_credit(0, (StageProgress(0, 1), StageProgress(1, 1))))
+                await asyncio.sleep(0.005)
+
+        pulsing = asyncio.create_task(pulses())
+        async with asyncio.timeout(5):
+            with pytest.raises(StageUnreachable, match="b:2 has done frame 0, but its result does not arrive"):
+                await waiting
+        pulsing.cancel()
+    finally:
+        await ring.close()
+
+
+async def test_a_step_is_waited_for_while_any_stage_gets_on_with_its_work(calls):
+    times = RingTimes(strikes=1000, heartbeat=0.01, first_step=0.1, least_step=0.1)
+    ring = RingPipeline(FACTS, [Channel()], *calls, times)
+    try:
+        ring.submit(STEP)
+        waiting = asyncio.create_task(ring.result())
+        for done in range(30):
+            calls[0].incoming.put_nowait(encode_credit(0, (StageProgress(0, done, 5), StageProgress(1, 0))))
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        async with asyncio.timeout(5):
+            with pytest.raises(StageFailed, match=r"hangs \(stage 0 has done 29 frames, stage 1 has done 0 frames; f"):
+                await waiting
+    finally:
+        await ring.close()
+
+
+async def test_case_18_a_stage_that_stops_is_left_when_the_plan_names_another(calls):
+    moved = False
+    ring = RingPipeline(FACTS, [Channel()], *calls, QUIET, lambda: moved)
+    try:
+        waiting = asyncio.create_task(ring.result())
+        stopping = encode_credit(0, (StageProgress(0, 1), StageProgress(1, 1, draining=True)))
+        calls[0].incoming.put_nowait(stopping)
+        await until(lambda: ring._progress)
+        assert not waiting.done()
+        moved = True
+        calls[0].incoming.put_nowait(stopping)
+        with pytest.raises(StageNotReady, match="stage 1 is stopping"):
+            await waiting
     finally:
         await ring.close()
 

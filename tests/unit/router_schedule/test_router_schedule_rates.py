@@ -60,6 +60,9 @@ def rate(stages, network, users, speculator=None, tokens=500):
                 at = free[stage] = begin + spent
             at += network / (len(stages) + 1)
             under_way.append((at, [reply(row) for row in plan.rows if row.sample], timings))
+        if scheduler.wake_at is not None and scheduler.wake_at < under_way[0][0]:
+            now = scheduler.wake_at
+            continue
         now, outcomes, timings = under_way.popleft()
         events = scheduler.update(outcomes, now, timings)
         committed += sum(len(event.tokens) for event in events)

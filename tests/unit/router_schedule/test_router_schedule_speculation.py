@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -34,6 +35,9 @@ class Scripted:
     def begin(self, seq, tokens, group):
         self.lengths[seq] = len(tokens)
         self.groups[seq] = group
+
+    def wait(self, seq):
+        return math.inf
 
     def propose(self, seq, suffix, limit):
         self.asked.append((seq, list(suffix), limit))

@@ -57,6 +57,7 @@ BAD = [
     ("model", {"volume": {"hostPath": {"path": "/m/../etc"}}}, "path must not hold '..'"),
     ("model", {"volume": {"hostPath": {"path": "/m"}, "path": "../x"}}, "path must be relative"),
     ("model", {"volume": {"hostPath": {"path": "/m"}, "path": "/x"}}, "path must be relative"),
+    ("recovery", {"replanAfterSeconds": 60, "freeAfterSeconds": 59}, "freeAfterSeconds must not be less"),
     ("", {"precision": "INT8", "groupSize": 64}, "groupSize belongs to precision: INT4"),
     ("", {"execution": {"mode": "Exact"}, "scheduler": {"kvPrecision": "U8"}}, "Exact needs kvPrecision: F32"),
     (

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pytest
 
 from shoal.errors import ResourceError, UsageError
-from shoal.wire.codec import decode_description, encode_open
+from shoal.wire.codec import decode_description, decode_progress, encode_open
 from shoal.wire.errors import StageExhausted
-from shoal.wire.messages import Heartbeat, Row, StageState, Step
+from shoal.wire.messages import Heartbeat, Release, Row, StageProgress, StageState, Step
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage, waiting_pipeline
@@ -134,7 +134,8 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
         entered.set()
         assert gate.wait(DEADLINE)
 
-    async with fake_pipeline(1, on_run=on_run) as handles, open_ring(handles) as ring:
+    patience = Patience(hand_over=0.05, drain=DEADLINE)
+    async with fake_pipeline(1, on_run=on_run, patience=patience) as handles, open_ring(handles) as ring:
         # As a router does: a heartbeat proves that results are being read before anything is at stake.
         await ring.send(Heartbeat(7))
         assert (await ring.result()).heartbeat == 7
@@ -144,12 +145,84 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
         stopping = asyncio.ensure_future(handles[0].server.stop())
         await until(lambda: handles[0].stage.describe().state is StageState.DRAINING)
         assert await health_of(handles[0]) == "NOT_SERVING"
+        await until(lambda: handles[0].stage._session.work.over)  # nobody has moved: it waits no longer
         gate.set()
         assert [outcome.seq for outcome in (await ring.result()).outcomes] == [1]
         assert (await refusal(ring.results))[0] == "StageNotReady"
         assert await stopping is True
         assert handles[0].engine.closed
         assert handles[0].engine.steps == 1
+
+
+async def test_case_18_a_stage_that_stops_says_so_and_serves_on_until_its_router_has_left(until) -> None:
+    async with fake_pipeline(2, patience=Patience(hand_over=DEADLINE, orphan=0.05)) as handles:
+        async with open_ring(handles) as ring:
+            await ring.step(first_row())
+            stopping = asyncio.ensure_future(handles[1].server.stop())
+            said: list[tuple[StageProgress, ...]] = []
+            async with asyncio.timeout(DEADLINE):
+                while not any(each.draining for progress in said for each in progress):
+                    said.append(decode_progress(await ring.run.read()))
+            assert [(each.stage, each.draining) for each in said[-1]] == [(0, False), (1, True)]
+            assert (await ring.step(first_row(2))).outcomes
+            assert await open_refusal(handles[1], open_request(handles, 1, 9)) == (
+                "StageNotReady",
+                "stage is draining: stopping: serving on until the router has moved",
+            )
+            assert not stopping.done()
+        assert await asyncio.wait_for(stopping, DEADLINE) is True
+
+
+async def test_a_stage_says_how_far_it_and_those_behind_it_are_while_they_compute(until) -> None:
+    gate = threading.Event()
+
+    def on_run(stage: int, rows: Sequence[Row]) -> None:
+        if stage == 1 and rows[0].seq == 2:
+            assert gate.wait(DEADLINE)
+
+    async with fake_pipeline(2, on_run=on_run) as handles, open_ring(handles) as ring:
+        try:
+            await ring.step(first_row())
+            await ring.send(Step((first_row(2),)))
+            async with asyncio.timeout(DEADLINE):
+                while True:
+                    said = decode_progress(await ring.run.read())
+                    if len(said) == 2 and said[1].busy_ms > 300:
+                        break
+            assert [(each.stage, each.done) for each in said] == [(0, 2), (1, 1)]
+            assert said[0].busy_ms == 0
+        finally:
+            gate.set()
+
+
+async def test_frames_that_are_refused_are_counted_by_what_was_wrong(until) -> None:
+    async with fake_pipeline(1) as handles:
+        async with open_ring(handles) as ring:
+            await ring.step(first_row())
+            await ring.send(Step((first_row(2),)), number=0)  # as a replayed frame
+            assert (await refusal(ring.run))[0] == "InvalidFrame"
+        async with open_ring(handles, epoch=2) as ring:
+            await ring.send(Step((first_row(),)), epoch=1)
+            assert (await refusal(ring.run))[0] == "StaleEpoch"
+        async with stub_of(handles[0]) as stub:
+            said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
+        assert said.refused == {"InvalidFrame": 1, "StaleEpoch": 1}
+        await until(lambda: handles[0].stage.describe().held == 0)
+
+
+async def test_what_a_stage_holds_is_counted_over_its_epochs_and_let_go_with_them(until) -> None:
+    async with fake_pipeline(1) as handles:
+        stage = handles[0].stage
+        async with open_ring(handles) as ring:
+            await ring.step(first_row(1), first_row(2))
+            assert stage.describe().held == 2
+            await ring.send(Release((1,)))
+            await ring.step(first_row(3))
+            assert stage.describe().held == 2
+        async with open_ring(handles, epoch=2) as ring:
+            await ring.step(first_row(1))
+            assert stage.describe().held == 1
+            assert handles[0].engine.live == {1}
 
 
 async def test_a_next_hop_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import yaml
 from testcluster.api import Api, Manifest, Refused
 from testcluster.processes import wait_until
 
+CRDS: Final = "apiextensions.k8s.io/v1", "customresourcedefinitions"
 _DEADLINE_S: Final = 60.0
 
 
@@ -27,11 +28,17 @@ def install_crd(api: Api, files: Iterable[Path]) -> str:
     return name
 
 
+def remove_crd(api: Api, name: str) -> None:
+    """Delete a CRD, with everything of its kind, and wait until it is gone."""
+    api.delete(*CRDS, name)
+    wait_until(lambda: api.find(*CRDS, name) is None, what=f"the end of CRD {name}", deadline_s=_DEADLINE_S)
+
+
 def wait_until_served(api: Api, crd: Manifest) -> None:
     """Wait until a CRD is Established and its kind can be listed: right after, the API server may still say 429."""
 
     def served() -> bool:
-        state = api.get("apiextensions.k8s.io/v1", "customresourcedefinitions", crd["metadata"]["name"])
+        state = api.get(*CRDS, crd["metadata"]["name"])
         conditions = {each["type"]: each for each in state.get("status", {}).get("conditions") or []}
         broken = conditions.get("NonStructuralSchema", {})
         if broken.get("status") == "True":

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from testcluster import binaries, chart
 from testcluster.api import Api
 from testcluster.audit import AuditLog
 from testcluster.control_plane import ControlPlane, running
-from testcluster.crds import install_crd
+from testcluster.crds import install_crd, remove_crd
 from testcluster.kubeconfig import Kubeconfig
 from testcluster.kubectl import Command
 from testcluster.kubelet import Kubelet
@@ -128,6 +129,17 @@ def namespace(request: pytest.FixtureRequest, admin: Api) -> Iterator[str]:
 def crd(admin: Api) -> str:
     """The ShardedModel's CRD of crds/, ready to use; returns its name."""
     return install_crd(admin, (ROOT / "crds").glob("*.yaml"))
+
+
+@pytest.fixture
+def no_crd(admin: Api) -> Iterator[None]:
+    """A cluster that has no CRD of shoal until the test installs it; other tests of the session find it again."""
+    files = list((ROOT / "crds").glob("*.yaml"))
+    name = yaml.safe_load(files[0].read_text())["metadata"]["name"]
+    remove_crd(admin, name)
+    yield
+    remove_crd(admin, name)
+    install_crd(admin, files)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Hits a local pipeline with everything that happens to processes and links, while clients ask and judge."""
