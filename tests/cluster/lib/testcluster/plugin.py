@@ -145,9 +145,24 @@ def no_crd(admin: Api) -> Iterator[None]:
 @pytest.fixture
 def nodes(admin: Api) -> Iterator[Nodes]:
     """Makes Node objects, and removes them afterwards."""
+    wait_until(lambda: not _end_left_pods(admin), what="the end of earlier tests' pods", deadline_s=_DEADLINE_S)
     made = Nodes(admin)
     yield made
     made.remove_all()
+
+
+def _end_left_pods(admin: Api) -> int:
+    """End the pods of namespaces that are being deleted, at once; returns how many there were.
+
+    No kubelet is left to end them. Until then they hold the devices of their node, and of the next one of its name.
+    """
+    ending = {
+        each["metadata"]["name"] for each in admin.list("v1", "namespaces") if each["metadata"].get("deletionTimestamp")
+    }
+    left = [pod["metadata"] for pod in admin.list("v1", "pods") if pod["metadata"]["namespace"] in ending]
+    for metadata in left:
+        admin.delete("v1", "pods", metadata["name"], namespace=metadata["namespace"], grace_s=0)
+    return len(left)
 
 
 @pytest.fixture
