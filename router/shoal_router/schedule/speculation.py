@@ -29,6 +29,9 @@ _LONGEST_PROBE = 64
 _LEAST = 0.03
 """What is less likely is neither asked for nor sent, even where drafts cost nothing that can be measured."""
 
+_UNSURE = 0.5
+"""A guess that looks less likely may be better than it looks: probes are for such ones."""
+
 _SOONER = 0.9
 _PATIENCE = 2.0
 """Of the time that the drafts of a row should take: a draft process that is slower than it was is not waited for."""
@@ -164,9 +167,12 @@ class Speculator:
         taken = widths(chances, self._costs, steps=steps, budget=budget)
         spare = budget - sum(taken)
         for number, seq in enumerate(heads):
-            if spare > 0 and not taken[number] and drafts[number] and self._probe_is_due(seq):
+            # One at a time: a token more may cost a jump. And only to learn: a likely guess that was not taken is too
+            # dear as it is.
+            unsure = drafts[number] and drafts[number][0].estimate < _UNSURE
+            if spare > 0 and not taken[number] and unsure and self._probe_is_due(seq):
                 taken[number] = 1
-                spare -= 1
+                break
         return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
 
     def ahead(
