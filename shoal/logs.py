@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
@@ -39,6 +40,7 @@ def log_to_stderr() -> None:
 
 
 def announce(event: str, **facts: object) -> None:
-    """One event on stdout, for whoever started this process."""
-    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
-    sys.stdout.flush()
+    """One event on stdout, for whoever started this process, if it still reads."""
+    with suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+        sys.stdout.flush()

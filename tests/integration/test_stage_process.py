@@ -193,9 +193,12 @@ async def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
 async def test_a_stage_dies_with_the_process_that_started_it(common: tuple[str, ...]) -> None:
     launcher = textwrap.dedent("""
         import subprocess, sys
-        child = subprocess.Popen([sys.executable, "-P", "-m", "shoal_stage", "serve", *sys.argv[1:]])
+        # Its stdout breaks with this process, as that of every program that waits for the stage's events.
+        command = [sys.executable, "-P", "-m", "shoal_stage", "serve", *sys.argv[1:]]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         print(f'{{"event": "child", "pid": {child.pid}}}', flush=True)
-        child.wait()
+        for line in child.stdout:
+            print(line, end="", flush=True)
     """)
     async with serve(*common, "--die-with-parent", launcher=("-c", launcher)) as parent:
         pid = (await parent.event())["pid"]

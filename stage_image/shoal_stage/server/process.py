@@ -63,9 +63,9 @@ async def serve_until_told(server: Server, listen: str) -> int:
         if told_to_stop.is_set():
             os._exit(128 + number)
         _log.info("stopping", extra={"signal": number.name})
+        told_to_stop.set()
         if server.ready() is not None:
             announce("draining")
-        told_to_stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
