@@ -8,12 +8,9 @@ from shoal.plan import Device, ManualRange, ModelFacts, NodeFacts, PlanSpec, mak
 _PLENTY = 1 << 40
 
 
-def cut_blocks(manifest: Manifest, stages: int, layers: tuple[int, ...] = ()) -> list[tuple[int, int]]:
-    """Half-open ranges of blocks, one a stage, for nodes that are alike and have memory to spare.
-
-    `layers` are the layers of each stage; without them the planner decides.
-    """
-    nodes = [
+def equal_nodes(count: int) -> list[NodeFacts]:
+    """Nodes that are alike, with memory to spare."""
+    return [
         NodeFacts(
             name=f"node-{index}",
             devices=(Device.CPU,),
@@ -21,12 +18,19 @@ def cut_blocks(manifest: Manifest, stages: int, layers: tuple[int, ...] = ()) ->
             memory_allocatable=_PLENTY,
             memory_free=_PLENTY,
         )
-        for index in range(stages)
+        for index in range(count)
     ]
+
+
+def cut_blocks(manifest: Manifest, stages: int, layers: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+    """Half-open ranges of blocks, one a stage, for nodes that are alike and have memory to spare.
+
+    `layers` are the layers of each stage; without them the planner decides.
+    """
     starts = [sum(layers[:index]) for index in range(len(layers))]
     manual = tuple(ManualRange(start, start + count - 1) for start, count in zip(starts, layers, strict=True))
     spec = PlanSpec(devices=(Device.CPU,), stage_count=None if manual else stages, manual=manual, streams=1)
-    plan = make_plan(ModelFacts.of_manifest(manifest), nodes, spec)
+    plan = make_plan(ModelFacts.of_manifest(manifest), equal_nodes(stages), spec)
     return [(stage.block_start, stage.block_end) for stage in plan.pipelines[0].stages]
 
 

@@ -16,9 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.systems.cut import equal_nodes
 from shoal.errors import StageError
 from shoal.manifest import Manifest, read_manifest
-from shoal.plan import Device, ModelFacts, NodeFacts, Plan, PlanSpec, make_plan
+from shoal.plan import Device, ModelFacts, Plan, PlanSpec, make_plan
 from shoal.plan.document import StagePlan
 from shoal.plan.standby import with_standbys
 from shoal.resource import SpeculativeMode
@@ -38,7 +39,6 @@ STREAMS = 8
 CONTEXT = 256
 PREFILL_CHUNK = 128
 LOAD_SECONDS = 180.0
-_PLENTY = 1 << 40
 _WAITS = (
     "import signal\n"
     'for event in ("listening", "ready"):\n'
@@ -120,16 +120,7 @@ class Survivor:
 
 def plan_of(manifest: Manifest, stages: int, standbys: int) -> Plan:
     """Stages on nodes that are alike, with so many standbys."""
-    nodes = [
-        NodeFacts(
-            name=f"node-{index}",
-            devices=(Device.CPU,),
-            memory_total=_PLENTY,
-            memory_allocatable=_PLENTY,
-            memory_free=_PLENTY,
-        )
-        for index in range(stages + standbys)
-    ]
+    nodes = equal_nodes(stages + standbys)
     spec = PlanSpec(
         devices=(Device.CPU,), stage_count=stages, spare_nodes=standbys, streams=STREAMS, max_context=CONTEXT
     )
