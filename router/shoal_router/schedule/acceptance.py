@@ -18,8 +18,8 @@ from math import exp, log
 
 _DECAY = 0.96
 _DECAY_SHARED = 0.998
-_PRIOR = 5.0
-_PRIOR_SHARED = 2.0
+_PRIOR = 7.0
+_PRIOR_SHARED = 3.0
 _PRIOR_CONFIDENCE = 0.7
 """The prior counts as this many guesses of this confidence."""
 

@@ -9,7 +9,9 @@ beside one row, and at the next row a jump to others (with INT8 weights on AVX2,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from shoal.wire.messages import StageTiming
 
@@ -23,36 +25,44 @@ _NETWORK_WEIGHT = 0.1
 class _Curve:
     """Seconds by tokens. Near the lower edge of what was measured: what else ran on that PC in that moment, such as
     the draft model, is no cost of the tokens; so a faster step counts for more than a slower one.
+
+    Invariant: `_widths` are the measured ones in order, `_least` the most that any width up to each was measured with:
+    more tokens never take less time. Every step asks for dozens of widths, so they are looked up, not searched.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
+        self._widths: list[int] = []
+        self._least: list[float] = []
 
     def add(self, tokens: int, seconds: float) -> None:
         """A step took this long. When a PC gets slower or faster, it does so at every width."""
         known = self._seconds.get(tokens)
         if known is None:
             self._seconds[tokens] = seconds
-            return
-        now = known + (_FASTER if seconds < known else _SLOWER) * (seconds - known)
-        for width in self._seconds:
-            self._seconds[width] *= 1.0 + _TOGETHER * (now / max(known, 1e-9) - 1.0)
-        self._seconds[tokens] = now
+        else:
+            now = known + (_FASTER if seconds < known else _SLOWER) * (seconds - known)
+            for width in self._seconds:
+                self._seconds[width] *= 1.0 + _TOGETHER * (now / max(known, 1e-9) - 1.0)
+            self._seconds[tokens] = now
+        self._widths = sorted(self._seconds)
+        self._least = list(accumulate((self._seconds[width] for width in self._widths), max))
+
+    def has(self, tokens: int) -> bool:
+        """Whether this very width was measured."""
+        return tokens in self._seconds
 
     def at(self, tokens: float) -> float:
-        """Seconds of a step, growing with its tokens; 1 until anything was measured."""
-        below = max((width for width in self._seconds if width <= tokens), default=None)
-        above = min((width for width in self._seconds if width > tokens), default=None)
-        if below is None and above is None:
-            return 1.0 + _SLOPE * (tokens - 1)
-        if below is None:
-            assert above is not None
-            return self._seconds[above] * _assumed(tokens) / _assumed(above)
-        least = max(seconds for width, seconds in self._seconds.items() if width <= below)
-        if above is None:
-            return least * _assumed(tokens) / _assumed(below)
-        more = max(self._seconds[above] - least, 0.0)
-        return least + more * (tokens - below) / (above - below)
+        """Seconds of a step, growing with its tokens; of one token 1 until anything was measured."""
+        if not self._widths:
+            return _assumed(tokens)
+        above = bisect_right(self._widths, tokens)
+        if above == 0:
+            return self._least[0] * _assumed(tokens) / _assumed(self._widths[0])
+        width, least = self._widths[above - 1], self._least[above - 1]
+        if above == len(self._widths):
+            return least * _assumed(tokens) / _assumed(width)
+        return least + (self._least[above] - least) * (tokens - width) / (self._widths[above] - width)
 
 
 def _assumed(tokens: float) -> float:
@@ -93,6 +103,10 @@ class StepCosts:
         if self._network is None:
             return self._all.at(tokens) / self._stages
         return self._slowest.at(tokens)
+
+    def knows(self, tokens: int) -> bool:
+        """Whether a step of just so many tokens was measured."""
+        return self._all.has(tokens)
 
     @property
     def measured(self) -> bool:

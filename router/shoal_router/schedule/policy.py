@@ -79,13 +79,13 @@ def widths(
         key=lambda pair: -pair[0],
     )[:budget]
     rows = len(chances)
-    expected = float(rows)
-    best, highest = 0, expected / period(costs, rows, steps) if rows else 0.0
+    expected = worth = float(rows)
+    best, seconds = 0, period(costs, rows, steps)
     for count, (chance, _) in enumerate(likeliest, 1):
-        expected += chance / margin
-        rate = expected / period(costs, rows + count, steps)
-        if rate > highest:
-            best, highest = count, rate
+        expected += chance
+        longer = period(costs, rows + count, steps)
+        if expected - worth > margin * worth * (longer / seconds - 1.0):
+            best, worth, seconds = count, expected, longer
     taken = [0] * rows
     for _, number in likeliest[:best]:
         taken[number] += 1

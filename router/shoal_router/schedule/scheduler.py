@@ -211,8 +211,9 @@ class Scheduler:
         ahead = not batch.rows and self._add_row_ahead(batch, now)
         if not batch.rows:
             return None
+        due = self._speculator.due(now, batch.tokens) if self._speculator is not None else now
         for sent in batch.sent:
-            sent.seq.sent, sent.seq.held = now, None
+            sent.seq.due, sent.seq.held = due, None
         self._last_sent = now, batch.tokens
         self._in_flight.append(SentStep(batch.sent, decode_rows > 0, ahead, not prefill_tokens, batch.tokens, now))
         self._decoding_steps += decode_rows > 0

@@ -44,8 +44,8 @@ class Sequence:
     """Invariants: `acknowledged <= num_computed < limit`, since the id before the limit is drawn and not fed;
     `acknowledged < len(tokens) <= limit`; `guesses` are the ids that were sent behind the committed ones:
     `num_computed == len(tokens) + len(guesses)` whenever there are any. `awaited` counts the rows in flight that draw,
-    of the current version; `in_flight` those of every version, and memory goes back only when it is 0. `sent`: when the
-    last row left; `held`: since when the next one has waited for drafts.
+    of the current version; `in_flight` those of every version, and memory goes back only when it is 0. `due`: when the
+    last row is likely back; `held`: since when the next one has waited for drafts.
     """
 
     id: int
@@ -70,7 +70,7 @@ class Sequence:
     cached_tokens: int = 0
     begun: bool = False
     admitted: float = 0.0
-    sent: float = 0.0
+    due: float = 0.0
     held: float | None = None
 
     @property

@@ -159,18 +159,19 @@ class Speculator:
                 drafts.append(self._ask(seq, min(self._settings.max_tokens, budget)))
                 budget -= len(drafts[-1])
             return drafts
+        if heads and self._costs.measured and not self._costs.knows(len(heads)):
+            return [()] * len(heads)  # what drafts are dearer than must be known first; no wider step tells it
         least = len(heads) * price(self._costs, len(heads), steps)
         drafts = [self._ask(seq, self._settings.max_tokens) if self._may_pay(seq, least) else () for seq in heads]
         chances = [
             [chance for chance in _chances(draft[: self._row(draft, users) - 1]) if chance > _LEAST] for draft in drafts
         ]
         taken = widths(chances, self._costs, steps=steps, budget=budget)
-        spare = budget - sum(taken)
-        for number, seq in enumerate(heads):
+        for number, seq in enumerate(heads if budget > sum(taken) else ()):
             # One at a time: a token more may cost a jump. And only to learn: a likely guess that was not taken is too
             # dear as it is.
             unsure = drafts[number] and drafts[number][0].estimate < _UNSURE
-            if spare > 0 and not taken[number] and unsure and self._probe_is_due(seq):
+            if not taken[number] and unsure and self._probe_is_due(seq):
                 taken[number] = 1
                 break
         return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
@@ -186,12 +187,16 @@ class Speculator:
         for seq in sorted(candidates, key=lambda seq: (-seq.survival, seq.awaited, seq.id)):
             draft = self._ask(seq, min(self._settings.max_tokens, budget))
             if draft and self._settings.mode is not SpeculativeMode.FIXED:
-                due = seq.sent + self._costs.cycle(1) - now
+                due = seq.due - now
                 chances = _chances(draft[: self._row(draft, users)], seq.survival)
                 draft = draft[: sum(may_run_ahead(chance, self._costs, steps=steps, due=due) for chance in chances)]
             if draft:
                 return seq, draft
         return None
+
+    def due(self, sent: float, tokens: int) -> float:
+        """When a step of `tokens` tokens that leaves at `sent` is likely back."""
+        return sent + self._costs.cycle(tokens)
 
     def room_at(self, sent: float, tokens: int) -> float:
         """When the ring has room for a row ahead, after a step of `tokens` tokens that left at `sent`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ class Drafting:
     accuracy: float = 0.7
     silence: float = 0.0
     confidence: float = 0.8
+    seconds: float = math.inf
     seed: int = 0
 
 
@@ -87,6 +89,7 @@ class Simulation:
                 accuracy=how.accuracy,
                 silence=how.silence,
                 confidence=how.confidence,
+                seconds=how.seconds,
             )
             settings = product.policy.SpeculationSettings(how.mode, how.max_tokens, how.max_chunks)
             self.speculator = product.speculation.Speculator(self.drafter, settings, vocab_size=VOCAB)
@@ -135,11 +138,15 @@ class Simulation:
         return True
 
     def check_nobody_waits_for_nothing(self) -> None:
-        """A head is held back by micro-batches in flight or by a full pool, never by rows that ran ahead."""
+        """A head is held back by micro-batches in flight, by a full pool, or by a draft that is being made, and then
+        not for ever; never by rows that ran ahead."""
         scheduler = self.scheduler
         steps = len(scheduler._in_flight) - scheduler._steps_ahead
         full = scheduler._decoding_steps == scheduler._depth or steps > scheduler._depth
-        assert not scheduler._ready or full or not scheduler._memory.blocks.available, "a head waits for nothing"
+        held = scheduler.wake_at is not None and scheduler.wake_at > self.now
+        assert not scheduler._ready or full or held or not scheduler._memory.blocks.available, (
+            "a head waits for nothing"
+        )
 
     def check_row(self, row) -> None:
         """No row feeds what is never read, and none is longer than a step may be."""
@@ -207,6 +214,8 @@ class Simulation:
                 progress = True
             for link in range(self.stage_count + 1):
                 progress = self.advance(link) or progress
+            if not progress and self.scheduler.wake_at is not None:
+                self.now, progress = self.scheduler.wake_at, True
             self.scheduler.check_integrity()
 
     def drain(self) -> None:
@@ -250,6 +259,7 @@ def random_schedule(seed: int, product: SimpleNamespace | None = None) -> Simula
         accuracy=rng.choice([0.0, 0.5, 0.8, 0.95, 1.0]),
         silence=rng.choice([0.0, 0.3]),
         confidence=rng.choice([0.3, 0.8, 1.0]),
+        seconds=rng.choice([math.inf, 0.0, 0.004, 1.0]),
         seed=seed,
     )
     sim = Simulation(

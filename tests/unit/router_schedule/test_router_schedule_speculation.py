@@ -24,8 +24,9 @@ TIMINGS = [StageTiming(0, 10_000), StageTiming(1, 10_000)]
 class Scripted:
     """Drafts what it is told to: the text that it expects, from the position on that is asked for."""
 
-    def __init__(self, text, confidence=0.9):
+    def __init__(self, text, confidence=0.9, seconds=math.inf):
         self.text = list(text)
+        self.seconds = seconds
         self.confidence = confidence
         self.lengths: dict[int, int] = {}
         self.asked: list[tuple[int, list[int], int]] = []
@@ -37,7 +38,7 @@ class Scripted:
         self.groups[seq] = group
 
     def wait(self, seq):
-        return math.inf
+        return self.seconds
 
     def propose(self, seq, suffix, limit):
         self.asked.append((seq, list(suffix), limit))
@@ -403,3 +404,65 @@ def test_drafts_leave_half_of_the_steps_budget_to_prompts():
     plan = scheduler.schedule(0.0)
     assert [row.n_draft for row in plan.rows] == [3, 0, 0, 0]
     assert (plan.decode_rows, plan.prefill_tokens) == (3, 4)
+
+
+# ---- when
+
+
+def test_a_head_waits_for_a_draft_that_is_being_made_and_leaves_with_it():
+    drafter = Scripted([], seconds=0.001)
+    scheduler, _ = speculating(drafter, mode=SpeculativeMode.AUTO, chunks=0)
+    prefilled(scheduler, TRUTH)
+    assert scheduler.schedule(1.0) is None
+    assert 1.0 < scheduler.wake_at < 1.1
+    drafter.text, drafter.seconds = list(TRUTH), math.inf
+    (row,) = scheduler.schedule(1.001).rows
+    assert (row.known, row.tokens[:2]) == (1, (101, 102))
+
+
+def test_a_draft_that_does_not_come_is_not_waited_for_longer_than_it_should_take():
+    scheduler, _ = speculating(Scripted([], seconds=0.001), mode=SpeculativeMode.AUTO, k=3, chunks=0)
+    prefilled(scheduler, TRUTH)
+    assert scheduler.schedule(1.0) is None
+    assert scheduler.wake_at == pytest.approx(1.0 + 2 * 3 * 0.001)
+    assert scheduler.schedule(1.004) is None, "asking in between does not begin anew"
+    (row,) = scheduler.schedule(scheduler.wake_at).rows
+    assert row.tokens == (101,)
+    assert scheduler.wake_at is None
+
+
+def test_nobody_waits_where_users_fill_the_ring():
+    scheduler, _ = speculating(Scripted([], seconds=0.001), mode=SpeculativeMode.AUTO, chunks=1)
+    for _ in range(2):
+        scheduler.add(ask(TRUTH[:1]))
+    answer(scheduler, scheduler.schedule(0.0), TRUTH)
+    assert scheduler.schedule(1.0) is not None
+
+
+def test_a_row_ahead_leaves_when_the_slowest_stage_is_free_for_it():
+    scheduler, _ = speculating(Scripted(TRUTH), mode=SpeculativeMode.AUTO, chunks=0)
+    prefilled(scheduler, TRUTH)
+    answer(scheduler, scheduler.schedule(1.0), TRUTH, now=1.02)  # measured: 10 ms a stage
+    assert scheduler.schedule(2.0).decode_rows == 1
+    assert scheduler.schedule(2.001) is None
+    assert 2.005 < scheduler.wake_at <= 2.010
+    assert scheduler.schedule(scheduler.wake_at).decode_rows == 0
+
+
+def test_a_likely_guess_that_is_too_dear_is_not_sent_to_see_whether_it_is():
+    """The fifth token of a step costs another kernel: eight users lost a third of their speed to such probes."""
+    costly = [StageTiming(0, 10_000), StageTiming(1, 10_000)], [StageTiming(0, 100_000), StageTiming(1, 100_000)]
+    scheduler, _ = speculating(Scripted(TRUTH), mode=SpeculativeMode.AUTO, k=1, chunks=2)
+    for _ in range(4):
+        scheduler.add(ask(TRUTH[:1]))
+    dear = []
+    for _ in range(60):
+        plans = in_flight(scheduler)
+        for plan in plans:
+            tokens = sum(len(row.tokens) for row in plan.rows)
+            dear.append(tokens > plan.decode_rows)
+            outcomes = [reply(row, TRUTH) for row in plan.rows if row.sample]
+            scheduler.update(outcomes, 0.0, costly[tokens > plan.decode_rows])
+        if not scheduler.load.running:
+            break
+    assert sum(dear[20:]) == 0
