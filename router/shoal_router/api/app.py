@@ -20,15 +20,25 @@ from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
+from shoal_router.api.page import add_page
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
+from shoal_router.watch.feed import Watch
 
 
-def create_app(generator: Generator, text: TextModel, settings: ApiSettings, keys: ApiKeys | None = None) -> FastAPI:
-    """The application. `generator` may become ready later; without `keys` everybody may call."""
+def create_app(
+    generator: Generator,
+    text: TextModel,
+    settings: ApiSettings,
+    keys: ApiKeys | None = None,
+    watch: Watch | None = None,
+) -> FastAPI:
+    """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
+    no page.
+    """
     served = Served(generator, text, settings, created=int(time.time()))
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
@@ -36,6 +46,8 @@ def create_app(generator: Generator, text: TextModel, settings: ApiSettings, key
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
+    if watch is not None:
+        add_page(app, watch)
     app.add_middleware(Once)
     if keys is not None:
         app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)
