@@ -45,7 +45,9 @@ def artefacts(tmp_path: Path) -> Path:
     return folder
 
 
-def open_page(browser: Browser, url: str, problems: list[str], scheme: str = "light", size: dict[str, int] = DESK) -> Page:
+def open_page(
+    browser: Browser, url: str, problems: list[str], scheme: str = "light", size: dict[str, int] = DESK
+) -> Page:
     page = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     page.set_default_timeout(SECONDS)
     page.on("pageerror", lambda error: problems.append(str(error)))
