@@ -16,6 +16,7 @@ let chosen = null;
 let offset = 0;
 
 const now = () => Date.now() / 1000 + offset;
+const nameOf = (request) => request.id.replace(/^(chat)?cmpl-/, "").slice(0, 10);
 const keyOf = (request) => `${request.id}/${request.seq}/${request.arrived}`;
 
 export function drawRequests(fresh) {
@@ -80,10 +81,10 @@ function update(element, request, start, span) {
   place(decode, first, end, start, span);
   element.dataset.outcome = request.outcome;
   element.setAttribute("aria-expanded", String(keyOf(request) === chosen));
-  setText(element.querySelector(".who"), request.id.slice(0, 10));
+  setText(element.querySelector(".who"), nameOf(request));
   const sum = request.outcome === "failed" ? "failed" : `${request.tokens} in ${seconds(end - request.arrived)}`;
   setText(element.querySelector(".sum"), sum);
-  element.setAttribute("aria-label", `Request ${request.id.slice(0, 10)}: ${describe(request, end)}`);
+  element.setAttribute("aria-label", `Request ${nameOf(request)}: ${describe(request, end)}`);
 }
 
 function describe(request, end) {
