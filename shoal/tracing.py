@@ -3,8 +3,8 @@
     router: request ─┬─ queue, prefill, decode          stage: stage 0, stage 1, … (of that request)
                      └─ its context goes with the sequence's first row (SequenceStart.trace)
 
-Spans are made when they are over, from stamps that are taken anyway: a token costs nothing here. The exporter sends them
-in batches from a thread of its own; while its collector does not answer they are dropped, and nobody waits.
+Spans are made when they are over, from stamps that are taken anyway: a token costs nothing here. The exporter sends
+them in batches from a thread of its own; while its collector does not answer they are dropped, and nobody waits.
 """
 
 from __future__ import annotations

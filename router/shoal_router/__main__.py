@@ -23,6 +23,7 @@ from shoal.logs import log_to_stderr
 from shoal.manifest import read_manifest
 from shoal.parent import die_with_parent
 from shoal.resource import SpeculativeMode
+from shoal.tracing import traces_of_environment
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
@@ -115,8 +116,11 @@ def run(settings: RouterSettings) -> None:
         lambda: read_plan(settings.plan),
         lambda plan: card_of(manifest, api.served_names, plan, __version__),
     )
-    app = create_app(runtime, text, api, keys, watch)
+    runtime.journal.traces = traces = traces_of_environment("shoal-router")
+    app = create_app(runtime, text, api, keys, watch, traces)
     uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, watch.close))
+    if traces is not None:
+        traces.close()
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.tracing import current_trace
 from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import StageProgress, StageTiming, Step
 from shoal_router.generation import (
@@ -171,11 +172,14 @@ class StepLoop:
         now, length = self._clock(), len(request.prompt)
         if request.max_tokens == 0:
             mailbox = Mailbox(-1, self, self._journal.begin(request.request_id, -1, self._index, length, now))
-            mailbox.record.end(now, (), Outcome.LENGTH)
+            self._end(mailbox, (), Outcome.LENGTH)
             mailbox.put(TokenDelta((), finish=FinishReason.LENGTH))
             return mailbox
+        if self._journal.traces is not None:
+            request = replace(request, trace=current_trace.get())
         seq = self._scheduler.add(request)
-        mailbox = Mailbox(seq, self, self._journal.begin(request.request_id, seq, self._index, length, now))
+        record = self._journal.begin(request.request_id, seq, self._index, length, now, request.trace)
+        mailbox = Mailbox(seq, self, record)
         self._mailboxes[mailbox.seq] = mailbox
         self._pump()
         return mailbox
@@ -185,7 +189,7 @@ class StepLoop:
         if self._mailboxes.get(mailbox.seq) is mailbox and self._scheduler is not None:
             del self._mailboxes[mailbox.seq]
             self._scheduler.cancel(mailbox.seq)
-            mailbox.record.end(self._clock(), self._timings.sums(), Outcome.LEFT)
+            self._end(mailbox, self._timings.sums(), Outcome.LEFT)
             self._pump()
 
     # ---- sequences come from and go to other loops
@@ -287,7 +291,16 @@ class StepLoop:
         if record.first is None:
             record.begin(self._clock(), self._timings.sums(), event.cached_tokens)
         if event.finish is not None:
-            record.end(self._clock(), self._timings.sums(), Outcome(event.finish.value))
+            self._end(mailbox, self._timings.sums(), Outcome(event.finish.value))
+
+    def _end(self, mailbox: Mailbox, sums: tuple[StageTiming, ...], outcome: Outcome) -> None:
+        """An answer is over: note it, and say so where people search by request or epoch."""
+        record = mailbox.record
+        self._journal.end(record, self._clock(), sums, outcome)
+        epoch = self._pipeline.facts.epoch if self._pipeline is not None else 0
+        where = {"request_id": record.request_id, "sequence": record.seq, "pipeline": self._index, "epoch": epoch}
+        counts = {"step": self._timings.steps, "prompt_tokens": record.prompt_tokens, "tokens": record.tokens}
+        _log.info("answer over: %s", outcome.value, extra=where | counts | {"losses": record.losses})
 
     def _note_step(self, scheduler: Scheduler, timings: tuple[StageTiming, ...]) -> None:
         step = scheduler.oldest_step
@@ -381,7 +394,8 @@ class StepLoop:
 
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
-        _log.warning("%s", self._detail)
+        epoch = self._pipeline.facts.epoch if self._pipeline is not None else 0
+        _log.warning("%s", self._detail, extra={"pipeline": self._index, "epoch": epoch, "step": self._timings.steps})
         # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
         counts = not isinstance(error, StageNotReady)
         self._journal.lost(self._index, self._clock(), str(error))
@@ -408,7 +422,7 @@ class StepLoop:
         mailbox = self._mailboxes.pop(seq)
         if self._scheduler is not None:
             self._scheduler.cancel(seq)
-        mailbox.record.end(self._clock(), (), Outcome.FAILED)
+        self._end(mailbox, (), Outcome.FAILED)
         mailbox.put(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shoal.errors import ShoalError
+from shoal.tracing import Traces
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, key_of, request_id_of
@@ -23,6 +24,7 @@ from shoal_router.api.once import Once
 from shoal_router.api.page import add_page
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.api.traced import Traced
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
@@ -35,6 +37,7 @@ def create_app(
     settings: ApiSettings,
     keys: ApiKeys | None = None,
     watch: Watch | None = None,
+    traces: Traces | None = None,
 ) -> FastAPI:
     """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
     no page.
@@ -48,6 +51,8 @@ def create_app(
     _add_generation(app, served)
     if watch is not None:
         add_page(app, watch)
+    if traces is not None:
+        app.add_middleware(Traced, traces=traces)
     app.add_middleware(Once)
     if keys is not None:
         app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)

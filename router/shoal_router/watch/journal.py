@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
+from shoal.tracing import Traces
 from shoal.wire.messages import StageTiming
 
 REQUESTS: Final = 48
@@ -44,6 +46,7 @@ class RequestRecord:
     pipeline: int
     arrived: float
     prompt_tokens: int
+    trace: str = ""
     admitted: float | None = None
     first: float | None = None
     ended: float | None = None
@@ -65,9 +68,28 @@ class RequestRecord:
         self.first, self.at_first, self.cached_tokens = now, sums, cached_tokens
 
     def end(self, now: float, sums: Sums, outcome: Outcome) -> None:
-        """It is over; only the first end counts."""
-        if self.ended is None:
-            self.ended, self.at_end, self.outcome = now, sums, outcome
+        """It is over."""
+        self.ended, self.at_end, self.outcome = now, sums, outcome
+
+    def parts(self) -> Iterator[tuple[str, float, float]]:
+        """Queue, prefill and decode with their begin and end, as far as it came."""
+        stamps = [("queue", self.arrived), ("prefill", self.admitted), ("decode", self.first), ("", self.ended)]
+        known = [(name, at) for name, at in stamps if at is not None]
+        for (name, start), (_, end) in pairwise(known):
+            yield name, start, end
+
+    def facts(self) -> dict[str, str | int]:
+        """What spans and log lines say of it."""
+        return {
+            "shoal.request_id": self.request_id,
+            "shoal.sequence": self.seq,
+            "shoal.pipeline": self.pipeline,
+            "shoal.prompt_tokens": self.prompt_tokens,
+            "shoal.cached_tokens": self.cached_tokens,
+            "shoal.tokens": self.tokens,
+            "shoal.losses": self.losses,
+            "shoal.outcome": self.outcome.value,
+        }
 
     def lose_pipeline(self) -> None:
         """What it has of a pipeline that is gone."""
@@ -98,20 +120,34 @@ class Event:
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """See the module. `steps_seen` counts all steps that were ever kept: the position behind the newest."""
+    """See the module. `steps_seen` counts all steps that were ever kept: the position behind the newest. With `traces`
+    the stamps of a request also become spans when it is over.
+    """
 
     requests: deque[RequestRecord] = field(default_factory=lambda: deque(maxlen=REQUESTS))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS))
     recoveries: int = 0
     steps_seen: int = 0
     watchers: int = 0
+    traces: Traces | None = None
     _steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=STEPS))
 
-    def begin(self, request_id: str, seq: int, pipeline: int, prompt_tokens: int, now: float) -> RequestRecord:
+    def begin(
+        self, request_id: str, seq: int, pipeline: int, prompt_tokens: int, now: float, trace: str = ""
+    ) -> RequestRecord:
         """A request was queued."""
-        record = RequestRecord(request_id, seq, pipeline, now, prompt_tokens)
+        record = RequestRecord(request_id, seq, pipeline, now, prompt_tokens, trace)
         self.requests.append(record)
         return record
+
+    def end(self, record: RequestRecord, now: float, sums: Sums, outcome: Outcome) -> None:
+        """A request is over; only the first end counts."""
+        if record.ended is not None:
+            return
+        record.end(now, sums, outcome)
+        if self.traces is not None and record.trace:
+            for name, start, end in record.parts():
+                self.traces.record(name, record.trace, start, end, record.facts())
 
     def opened(self, pipeline: int, now: float, epoch: int, stages: int, lost_at: float | None) -> None:
         """A pipeline is open; after a loss that is a recovery."""

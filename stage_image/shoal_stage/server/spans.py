@@ -1,7 +1,7 @@
 """A stage's part of a request's trace: one span from the sequence's first row here to its release.
 
-The compute thread's own. Of a sequence whose first row brought no context nothing is kept, so that without traces a step
-costs one look at an empty dict.
+The compute thread's own. Of a sequence whose first row brought no context nothing is kept, so that without traces a
+step costs one comparison.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shoal.tracing import Traces
+from shoal.tracing import Attributes, Traces
 from shoal.wire.messages import Row
 
 
@@ -52,7 +52,7 @@ class StageSpans:
             return
         for seq in seqs:
             if (known := self._open.pop(seq, None)) is not None:
-                facts = {
+                facts: Attributes = {
                     "shoal.stage": stage,
                     "shoal.epoch": known.epoch,
                     "shoal.blocks": self._blocks,
