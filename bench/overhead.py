@@ -43,16 +43,17 @@ LOAD_SECONDS = 120.0
 def run(quick: bool) -> Report:
     """Measure; `quick` makes two rounds."""
     report = Report()
-    asyncio.run(_fill(report, 2 if quick else 15))
+    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as observed:
+        asyncio.run(_fill(report, 2 if quick else 15, (Path(plain), Path(observed))))
     return report
 
 
-async def _fill(report: Report, rounds: int) -> None:
+async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None:
     loop = asyncio.get_running_loop()
-    with _collector() as collector, tempfile.TemporaryDirectory() as folder:
+    with _collector() as collector:
         async with AsyncExitStack() as stack:
-            plain = await _started(stack, Path(folder) / "plain", None)
-            observed = await _started(stack, Path(folder) / "observed", collector.url)
+            plain = await _started(stack, folders[0], None)
+            observed = await _started(stack, folders[1], collector.url)
 
             def measure(url: str, watched: bool) -> float:
                 return asyncio.run_coroutine_threadsafe(_rate(url, watched), loop).result()
@@ -73,12 +74,17 @@ async def _fill(report: Report, rounds: int) -> None:
 async def _started(stack: AsyncExitStack, folder: Path, endpoint: str | None) -> str:
     """A pipeline on the last core; its router's URL."""
     model = smollm2().directory
-    manifest = read_manifest(model)
-    folder.mkdir()
-    kernels = openvino_dir(manifest.digest)
-    kernels.mkdir(parents=True, exist_ok=True)
     spec = PlanSpec(devices=(Device.CPU,), stage_count=2, streams=USERS, max_context=512)
-    commands = LocalCommands(
+    plan = make_plan(ModelFacts.of_manifest(read_manifest(model)), equal_nodes(2), spec)
+    with _inherited(endpoint):
+        local = await stack.enter_async_context(LocalPipeline(plan, _commands(model), folder, LOAD_SECONDS))
+        return await local.start()
+
+
+def _commands(model: Path) -> LocalCommands:
+    kernels = openvino_dir(read_manifest(model).digest)
+    kernels.mkdir(parents=True, exist_ok=True)
+    return LocalCommands(
         model=model,
         openvino_cache=kernels,
         host="127.0.0.1",
@@ -96,10 +102,6 @@ async def _started(stack: AsyncExitStack, folder: Path, endpoint: str | None) ->
         speculative_mode=SpeculativeMode.OFF,
         speculative_max_tokens=1,
     )
-    plan = make_plan(ModelFacts.of_manifest(manifest), equal_nodes(2), spec)
-    with _inherited(endpoint):
-        local = await stack.enter_async_context(LocalPipeline(plan, commands, folder, LOAD_SECONDS))
-        return await local.start()
 
 
 @contextmanager

@@ -19,10 +19,13 @@ from shoal_stage.doctor.surroundings import Surroundings
 _MARKS = {Level.OK: "ok     ", Level.NOTE: "note   ", Level.WARNING: "warning", Level.ERROR: "ERROR  "}
 
 
-async def examine_machine(cache: Path, peers: Sequence[str]) -> tuple[Surroundings, tuple[Finding, ...]]:
-    """Look, test every device that OpenVINO has, measure the links."""
+async def examine_machine(
+    cache: Path, peers: Sequence[str], device: str | None
+) -> tuple[Surroundings, tuple[Finding, ...]]:
+    """Look, test `device` (None: every one that OpenVINO has), measure the links."""
     found = look(cache)
-    tests = [await asyncio.to_thread(test_device, device) for device in found.device_names]
+    wanted = [name for name in found.device_names if device in (None, name.split(".")[0])]
+    tests = [await asyncio.to_thread(test_device, name) for name in wanted]
     links = [await measure(peer) for peer in peers]
     found = replace(found, tests=tuple(tests), links=tuple(links))
     return found, examine(found)
@@ -44,7 +47,7 @@ def in_words(found: Surroundings, findings: Sequence[Finding]) -> str:
 
 def doctor(*, cache: Path, peers: Sequence[str], device: str | None, as_text: bool) -> None:
     """Print the findings. Raises ResourceError when a stage on `device` (None: on any) must not start."""
-    found, findings = asyncio.run(examine_machine(cache, peers))
+    found, findings = asyncio.run(examine_machine(cache, peers, device))
     sys.stdout.write((in_words(found, findings) if as_text else as_json(found, findings)) + "\n")
     sys.stdout.flush()
     if not passes(findings, device):

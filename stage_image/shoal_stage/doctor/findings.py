@@ -132,38 +132,39 @@ def _hardware(
     example: str,
     plugin: str,
 ) -> Iterator[Finding]:
-    """From the PCI bus over kernel driver, device file and group to OpenVINO: the first that is missing is said."""
-    if not drivers:
-        yield Finding(device, Level.NOTE, f"this machine has no Intel {device}", device=device)
-        return
+    """Whether OpenVINO has it; if not, from the PCI bus over kernel driver, file and group, what is missing first."""
     words = " or ".join(known)
     bound = [name for name in drivers if name in known]
-    if not bound:
+
+    def missing(text: str, cure: str) -> Finding:
+        return Finding(device, Level.ERROR, text, cure, device)
+
+    if any(name.split(".")[0] == device for name in found.device_names):
+        yield Finding(device, Level.OK, ", ".join([*bound, *(file.path for file in files)]) or "there", device=device)
+    elif not drivers:
+        yield Finding(device, Level.NOTE, f"this machine has no Intel {device}", device=device)
+    elif not bound:
         held = ", ".join(name for name in drivers if name) or "no driver"
-        yield Finding(
-            device, Level.ERROR, f"an Intel {device} is there, but {held} holds it instead of {words}",
-            f"load the kernel driver ({words}); Lunar Lake needs Linux 6.8 or later, Panther Lake 6.17", device,
-        )  # fmt: skip
+        yield missing(
+            f"an Intel {device} is there, but {held} holds it instead of {words}",
+            f"load the kernel driver ({words}); Lunar Lake needs Linux 6.8 or later, Panther Lake 6.17",
+        )
     elif not files:
-        yield Finding(
-            device, Level.ERROR, f"the driver {bound[0]} runs, but there is no {example}",
-            f"in a container: ask for the device plugin's resource, or pass the device in ({plugin}.intel.com)", device,
-        )  # fmt: skip
+        yield missing(
+            f"the driver {bound[0]} runs, but there is no {example}",
+            f"in a container: ask for the device plugin's resource, or pass the device in ({plugin}.intel.com)",
+        )
     elif not any(file.usable for file in files):
         file = files[0]
-        yield Finding(
-            device, Level.ERROR,
+        yield missing(
             f"{file.path} belongs to group {file.group}, of which this process (user {found.user}) is no member",
-            f"add the user to the group (usermod -aG render); in a cluster: supplementalGroups: [{file.group}]", device,
-        )  # fmt: skip
-    elif not any(name.split(".")[0] == device for name in found.device_names):
-        yield Finding(
-            device, Level.ERROR,
-            f"driver {bound[0]} and {files[0].path} are fine, but OpenVINO {found.openvino} does not see the {device}",
-            f"install or update its user-space driver ({_USER_SPACE[device]})", device,
-        )  # fmt: skip
+            f"add the user to the group (usermod -aG render); in a cluster: supplementalGroups: [{file.group}]",
+        )
     else:
-        yield Finding(device, Level.OK, f"driver {bound[0]}, {files[0].path}", device=device)
+        yield missing(
+            f"driver {bound[0]} and {files[0].path} are fine, but OpenVINO {found.openvino} does not see the {device}",
+            f"install or update its user-space driver ({_USER_SPACE[device]})",
+        )
 
 
 _USER_SPACE: Final = {

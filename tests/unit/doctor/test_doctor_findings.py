@@ -48,20 +48,27 @@ def with_test(device: str, **changes: object) -> Surroundings:
     return replace(HEALTHY, tests=tests)
 
 
+def without(device: str, **changes: object) -> Surroundings:
+    """OpenVINO does not see the device."""
+    names = {name: text for name, text in HEALTHY.device_names.items() if name != device}
+    tests = tuple(test for test in HEALTHY.tests if test.device != device)
+    return replace(HEALTHY, device_names=names, tests=tests, **changes)
+
+
 BROKEN = {
     "wrong OpenVINO": (replace(HEALTHY, openvino="2025.1.0"), Level.ERROR, "version 2025.1.0, shoal was tried", ""),
-    "no GPU driver": (replace(HEALTHY, gpus=("",)), Level.ERROR, "no driver holds it instead of xe or i915", "GPU"),
-    "GPU given to vfio": (replace(HEALTHY, gpus=("vfio-pci",)), Level.ERROR, "vfio-pci holds it", "GPU"),
-    "missing device node": (replace(HEALTHY, render_files=()), Level.ERROR, "there is no /dev/dri/renderD128", "GPU"),
+    "no GPU driver": (without("GPU", gpus=("",)), Level.ERROR, "no driver holds it instead of xe or i915", "GPU"),
+    "GPU given to vfio": (without("GPU", gpus=("vfio-pci",)), Level.ERROR, "vfio-pci holds it", "GPU"),
+    "missing device node": (without("GPU", render_files=()), Level.ERROR, "there is no /dev/dri/renderD128", "GPU"),
     "wrong group": (
-        replace(HEALTHY, render_files=(DeviceFile("/dev/dri/renderD128", 992, False),)),
+        without("GPU", render_files=(DeviceFile("/dev/dri/renderD128", 992, False),)),
         Level.ERROR, "belongs to group 992", "GPU",
     ),
     "old user-space driver": (
-        replace(HEALTHY, device_names={"CPU": "x", "NPU": "y"}), Level.ERROR, "does not see the GPU", "GPU",
+        without("GPU"), Level.ERROR, "does not see the GPU", "GPU",
     ),
-    "NPU without its driver": (replace(HEALTHY, npus=("",)), Level.ERROR, "instead of intel_vpu", "NPU"),
-    "NPU not passed in": (replace(HEALTHY, accel_files=()), Level.ERROR, "there is no /dev/accel/accel0", "NPU"),
+    "NPU without its driver": (without("NPU", npus=("",)), Level.ERROR, "instead of intel_vpu", "NPU"),
+    "NPU not passed in": (without("NPU", accel_files=()), Level.ERROR, "there is no /dev/accel/accel0", "NPU"),
     "wrong answers": (with_test("NPU", cosine=0.41), Level.ERROR, "wrong values (cosine 0.410", "NPU"),
     "not numbers": (with_test("GPU", cosine=0.0), Level.ERROR, "wrong values", "GPU"),
     "CPU fallback": (with_test("GPU", executes=("CPU",)), Level.ERROR, "OpenVINO runs on CPU", "GPU"),
@@ -99,7 +106,7 @@ def test_each_broken_set_up_gives_its_finding_and_only_that(name: str) -> None:
 
 
 def test_a_stage_on_the_cpu_may_start_beside_a_broken_gpu() -> None:
-    findings = examine(replace(HEALTHY, gpus=("",)))
+    findings = examine(without("GPU", gpus=("",)))
     assert passes(findings, "CPU")
     assert not passes(findings, "GPU")
 
