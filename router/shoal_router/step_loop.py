@@ -51,7 +51,7 @@ from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.scheduler import Scheduler
 from shoal_router.schedule.sequence import Sequence
 from shoal_router.schedule.speculation import SpeculationStats, Speculator
-from shoal_router.watch.journal import Journal, Outcome
+from shoal_router.watch.journal import Journal, Outcome, StepRecord
 
 _log = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class StepLoop:
         step = scheduler.oldest_step
         if step is not None:
             seqs = tuple(row.seq.id for row in step.rows)
-            self._journal.step(self._index, step.sent, self._clock(), step.tokens, seqs, timings)
+            self._journal.step(StepRecord(self._index, step.sent, self._clock(), step.tokens, seqs, timings))
 
     # ---- pipelines come and go
 

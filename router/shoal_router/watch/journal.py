@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from shoal.tracing import Traces
 from shoal.wire.messages import StageTiming
@@ -102,10 +102,15 @@ class RequestRecord:
         self.at_admission = self.at_first = ()
 
 
-class StepRecord(tuple[int, float, float, int, tuple[int, ...], Sums]):
-    """(pipeline, sent, received, tokens, sequences, timings): a tuple, as many are made while somebody watches."""
+class StepRecord(NamedTuple):
+    """A step that came back: when, what it fed, and where its time went."""
 
-    __slots__ = ()
+    pipeline: int
+    sent: float
+    received: float
+    tokens: int
+    seqs: tuple[int, ...]
+    timings: Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +176,9 @@ class Journal:
             if not self.watchers:
                 self._steps.clear()
 
-    def step(
-        self, pipeline: int, sent: float, received: float, tokens: int, seqs: tuple[int, ...], timings: Sums
-    ) -> None:
+    def step(self, step: StepRecord) -> None:
         """A step came back. Call it only while somebody watches."""
-        self._steps.append(StepRecord((pipeline, sent, received, tokens, seqs, timings)))
+        self._steps.append(step)
         self.steps_seen += 1
 
     def steps_since(self, position: int) -> Sequence[StepRecord]:

@@ -160,9 +160,8 @@ def _between(before: Iterable[StageTiming], after: Iterable[StageTiming]) -> lis
 
 def step_of(record: StepRecord, wall: Wall) -> list[Any]:
     """[pipeline, sent, received, tokens, [sequences], [[compute, queue] in ms of each stage]]."""
-    pipeline, sent, received, tokens, seqs, timings = record
-    stages = [[timing.compute_us / 1e3, timing.queue_us / 1e3] for timing in timings]
-    return [pipeline, wall(sent), wall(received), tokens, list(seqs), stages]
+    stages = [[timing.compute_us / 1e3, timing.queue_us / 1e3] for timing in record.timings]
+    return [record.pipeline, wall(record.sent), wall(record.received), record.tokens, list(record.seqs), stages]
 
 
 def event_of(event: Event, wall: Wall) -> dict[str, Any]:

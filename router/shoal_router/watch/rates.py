@@ -65,11 +65,11 @@ class Rates:
         if last.at <= first.at:
             return PipelineRates()
         seconds, count = last.at - first.at, last.steps - first.steps
-        recent = [step for step in steps if step[0] == status.index and step[2] >= now - self._window]
+        recent = [step for step in steps if step.pipeline == status.index and step.received >= now - self._window]
         return PipelineRates(
             tokens=(last.generated - first.generated) / seconds,
             steps=count / seconds,
-            step_ms=_mean([(received - sent) * 1e3 for _, sent, received, *_ in recent]),
+            step_ms=_mean([(step.received - step.sent) * 1e3 for step in recent]),
             hop_ms=_mean([hop_ms(step) for step in recent]),
             stages=_stages(first.timings, last.timings, count, seconds),
         )
@@ -77,9 +77,8 @@ class Rates:
 
 def hop_ms(step: StepRecord) -> float:
     """What one hop of the ring took on the mean in this step."""
-    _, sent, received, _, _, timings = step
-    inside = sum(timing.compute_us + timing.queue_us for timing in timings) / 1e3
-    return max((received - sent) * 1e3 - inside, 0.0) / (len(timings) + 1)
+    inside = sum(timing.compute_us + timing.queue_us for timing in step.timings) / 1e3
+    return max((step.received - step.sent) * 1e3 - inside, 0.0) / (len(step.timings) + 1)
 
 
 def _mean(values: Sequence[float]) -> float | None:

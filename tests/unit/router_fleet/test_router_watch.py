@@ -148,8 +148,8 @@ def test_the_journal_is_bounded():
     assert len(journal.requests) == REQUESTS
     with journal.watched():
         for number in range(5):
-            journal.step(0, number, number + 0.5, 1, (1,), ())
-        assert [step[1] for step in journal.steps_since(3)] == [3, 4]
+            journal.step(StepRecord(0, number, number + 0.5, 1, (1,), ()))
+        assert [step.sent for step in journal.steps_since(3)] == [3, 4]
         assert len(journal.steps_since(0)) == 5
     assert journal.steps_since(0) == []
 
@@ -180,7 +180,7 @@ def test_rates_are_differences_within_one_epoch():
 
 
 def test_a_hop_is_what_remains_of_the_round_trip():
-    step = StepRecord((0, 1.0, 1.040, 1, (7,), (StageTiming(0, 20_000, 2_000), StageTiming(1, 12_000, 0))))
+    step = StepRecord(0, 1.0, 1.040, 1, (7,), (StageTiming(0, 20_000, 2_000), StageTiming(1, 12_000, 0)))
     assert hop_ms(step) == pytest.approx(2.0)
 
 
