@@ -4,6 +4,7 @@ import { byId, h, keyed, setText, svg } from "./dom.js";
 import { milliseconds, number, percent, whole } from "./format.js";
 
 const HISTORY = 240;
+const SHORTEST = 30;
 const WIDTH = 74;
 const HEIGHT = 30;
 const history = [];
@@ -55,7 +56,7 @@ function spark() {
 
 function redraw(element) {
   const most = Math.max(...history, 1);
-  const step = WIDTH / (HISTORY - 1);
+  const step = WIDTH / (Math.max(history.length, SHORTEST) - 1);
   const left = WIDTH - (history.length - 1) * step;
   const points = history.map((value, at) => `${(left + at * step).toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
   element.querySelector(".line").setAttribute("d", `M${points.join("L")}`);

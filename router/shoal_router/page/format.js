@@ -14,7 +14,7 @@ export const percent = (share) => (share === null || share === undefined ? NONE 
 
 export function milliseconds(value) {
   if (value === null || value === undefined) return NONE;
-  if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
+  if (value >= 1000) return `${(value / 1000).toFixed(value >= 100000 ? 0 : 1)} s`;
   return value >= 100 ? `${Math.round(value)} ms` : `${value.toFixed(value >= 10 ? 0 : 1)} ms`;
 }
 

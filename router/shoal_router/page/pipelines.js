@@ -31,7 +31,7 @@ function makePipeline() {
 function updatePipeline(element, pipeline, several) {
   const facts = [
     several ? ["", `Pipeline ${pipeline.index}`] : null,
-    pipeline.ready ? ["epoch ", String(pipeline.epoch)] : ["", pipeline.detail],
+    pipeline.ready ? ["epoch ", String(pipeline.epoch)] : ["", notOpen(pipeline)],
     ["", `${number(pipeline.tokensPerSecond)} tokens/s`],
     ["a step takes ", milliseconds(pipeline.stepMs)],
     ["", `${pipeline.inFlight} in flight`],
@@ -48,6 +48,12 @@ function updatePipeline(element, pipeline, several) {
     if (part.kind === "hop") updateHop(node, pipeline);
     if (part.kind === "stage") updateStage(node, part.stage, slowest === part.stage.index);
   });
+}
+
+/** Each stage says itself what it lacks; the pipeline says so only if all of them are there. */
+function notOpen(pipeline) {
+  const missing = pipeline.stages.filter((stage) => stage.state !== "ready").length;
+  return missing ? `not open: ${plural(missing, "stage")} of ${pipeline.stages.length} missing` : pipeline.detail;
 }
 
 function paceSetter(stages) {
@@ -76,7 +82,7 @@ function makePart(part) {
 
 function updateHop(element, pipeline) {
   element.dataset.flow = String((pipeline.stepsPerSecond ?? 0) > 0 && pipeline.ready);
-  setText(element.querySelector("span"), pipeline.hopMs === null ? "" : milliseconds(pipeline.hopMs));
+  setText(element.querySelector("span"), pipeline.hopMs === null || !pipeline.ready ? "" : milliseconds(pipeline.hopMs));
   element.title = "mean of the last steps' hops";
 }
 
