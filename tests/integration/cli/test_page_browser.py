@@ -7,35 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-PATIENCE_MS = 60_000
-"""For anything that is waited for; reached only when something hangs."""
 DESK = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium: the system's, else Playwright's own."""
-    expect.set_options(timeout=PATIENCE_MS)
-    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    # As root, which containers of CI are, Chromium's sandbox does not start.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        try:
-            found = playwright.chromium.launch(args=arguments, executable_path=system)
-        except Error as error:
-            reason = str(error).splitlines()[0]
-            pytest.skip(f"no Chromium: apt install chromium, or playwright install chromium ({reason})")
-        yield found
-        found.close()
 
 
 @pytest.fixture
@@ -50,7 +29,6 @@ def open_page(
     browser: Browser, url: str, problems: list[str], scheme: str = "light", size: dict[str, int] = DESK
 ) -> Page:
     page = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-    page.set_default_timeout(PATIENCE_MS)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
     page.goto(url)
