@@ -23,6 +23,7 @@ from shoal_router.text.fake import fake_text_model
 from shoal_router.watch.feed import Watch
 
 SECONDS = 30
+LETTER = 3 + ord("a")
 
 
 def no_plan() -> Plan:
@@ -59,13 +60,12 @@ def router_with_key(keys: Path) -> Iterator[str]:
     loop = asyncio.new_event_loop()
 
     async def run() -> None:
-        opener = FakeOpener()
+        opener = FakeOpener(next_token=lambda ids, params: LETTER)
         opener.board.follow(planned_at(("a:1", "b:1"), ((0, 2), (2, 4)), None))
         fleet = Fleet(lambda: [0], lambda index: opener)
         watch = Watch(fleet, no_plan, lambda plan: CARD, tick_seconds=0.05)
-        app = create_app(
-            fleet, fake_text_model(), ApiSettings(served_names=("fake",)), ApiKeys(keys, lambda: 0.0), watch
-        )
+        settings = ApiSettings(served_names=("fake",))
+        app = create_app(fleet, fake_text_model(), settings, ApiKeys(keys, lambda: 0.0), watch)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         await fleet.start()
         await fleet.wait_ready(SECONDS)
