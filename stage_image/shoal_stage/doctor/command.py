@@ -55,15 +55,20 @@ def doctor(*, cache: Path, peers: Sequence[str], device: str | None, as_text: bo
         raise ResourceError(f"this machine is not fit for a stage: {first.about}: {first.text}; {first.cure}")
 
 
-def doctor_command(arguments: Sequence[str]) -> None:
-    """Parse and run. Raises ResourceError."""
-    parser = argparse.ArgumentParser(prog="python -m shoal_stage doctor", description=__doc__, allow_abbrev=False)
+def doctor_parser() -> argparse.ArgumentParser:
+    """The options of `python -m shoal_stage doctor`."""
+    parser = argparse.ArgumentParser(prog="python -m shoal_stage doctor", allow_abbrev=False)
     parser.add_argument("--device", choices=["CPU", "GPU", "NPU"], help="only this device must be fit")
     parser.add_argument("--peer", action="append", default=[], metavar="HOST:PORT", help="a listening doctor")
     parser.add_argument("--listen", metavar="[HOST]:PORT", help="answer other doctors until stopped")
     parser.add_argument("--cache", type=Path, default=Path("/cache"), metavar="DIR", help="default %(default)s")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--json", action="store_true", help="findings and facts as JSON")
+    return parser
+
+
+def doctor_command(arguments: Sequence[str]) -> None:
+    """Parse and run. Raises ResourceError."""
+    options = doctor_parser().parse_args(arguments)
     if options.listen is not None:
         asyncio.run(listen(options.listen))
         return
