@@ -22,7 +22,7 @@ _FEW = 4
 """Of the first few steps of a width the fastest counts: one that met other work on its PC must not scare it off."""
 
 _FADES = 0.98
-"""With each step of another width, what a width seemed to cost beyond what its neighbours suggest is believed less."""
+"""With each step of another width, what one or two steps of a width cost beyond what others suggest is believed less."""
 
 _TOGETHER = 0.5
 _NETWORK_WEIGHT = 0.1
@@ -42,15 +42,19 @@ class _Width:
         new = self.steps < _FEW
         self.seconds += ((1.0 if new else _FASTER) if seconds < before else _SLOWER) * (seconds - before)
         self.steps += 1
-        self.trust = max(self.trust, 1.0 - 0.5**self.steps)
+        self.trust = 1.0 - 0.5**self.steps
         return 1.0 if new else self.seconds / max(before, 1e-9)
+
+    def fade(self) -> None:
+        """A step of another width was measured. What was seen again and again is not forgotten."""
+        self.trust = max(_FADES * self.trust, 1.0 - 0.5 ** (self.steps - 1))
 
 
 class _Curve:
     """Seconds by tokens. Near the lower edge of what was measured: what else ran on that PC in that moment, such as
     the draft model, is no cost of the tokens; so a faster step counts for more than a slower one. A width that seems
-    dear is not used, and what is not used is not measured: so that a bad moment does not decide for ever, its
-    measurement fades towards what the next lower width suggests, until it is tried again.
+    dear is not used, and what is not used is not measured: so that a bad moment does not decide for ever, its first
+    measurements fade towards what the next lower width suggests, until it is tried again.
 
     Invariant: `_widths` are the measured ones in order, `_least` what each is believed to cost, and never less than a
     smaller one. Every step asks for dozens of widths, so they are looked up, not searched.
@@ -71,7 +75,7 @@ class _Curve:
             for width, other in self._measured.items():
                 if width != tokens:
                     other.seconds *= slower
-                    other.trust *= _FADES
+                    other.fade()
         self._widths = sorted(self._measured)
         self._least = []
         for width in self._widths:
