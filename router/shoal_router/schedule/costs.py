@@ -22,7 +22,7 @@ _FEW = 4
 """Of the first few steps of a width the fastest counts: one that met other work on its PC must not scare it off."""
 
 _FADES = 0.98
-"""With each step of another width, what one or two steps of a width cost beyond what others suggest is believed less."""
+"""With each step of another width, what one or two steps of a width cost beyond what others suggest counts less."""
 
 _TOGETHER = 0.5
 _NETWORK_WEIGHT = 0.1

@@ -20,7 +20,16 @@ from shoal.wire.messages import StageTiming
 from shoal_router.schedule.acceptance import Acceptance
 from shoal_router.schedule.costs import StepCosts
 from shoal_router.schedule.drafting import Drafter
-from shoal_router.schedule.policy import SpeculationSettings, chunk, credits, may_run_ahead, may_wait, period, price, widths
+from shoal_router.schedule.policy import (
+    SpeculationSettings,
+    chunk,
+    credits,
+    may_run_ahead,
+    may_wait,
+    period,
+    price,
+    widths,
+)
 from shoal_router.schedule.sequence import Guess
 from shoal_router.schedule.sequence import Sequence as Generation
 
