@@ -40,6 +40,7 @@ from shoal_router.generation import (
     TokenDelta,
 )
 from shoal_router.mailbox import Mailbox, answer
+from shoal_router.observer import StepObserver
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
@@ -79,7 +80,7 @@ class StepLoop:
     """Invariant: a sequence is in the scheduler if and only if its mailbox is here and waits for more of it.
 
     `ids` numbers sequences, `speculation` counts drafts, over all loops that share them. `when_changed` is called
-    whenever a pipeline was opened or lost.
+    whenever a pipeline was opened or lost; `observer` hears what happens, for those who count.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class StepLoop:
         ids: Iterator[int] | None = None,
         speculation: SpeculationStats | None = None,
         when_changed: Callable[[], None] = lambda: None,
+        observer: StepObserver | None = None,
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
@@ -99,6 +101,7 @@ class StepLoop:
         self._clock = clock
         self._ids = ids if ids is not None else count()
         self._when_changed = when_changed
+        self._observer = observer or StepObserver()
         self.speculation = speculation if speculation is not None else SpeculationStats()
         self._scheduler: Scheduler | None = None
         self._pipeline: Pipeline | None = None
@@ -218,6 +221,8 @@ class StepLoop:
         self._scheduler.take_over(sequence)
         self._mailboxes[mailbox.seq] = mailbox
         mailbox.home = self
+        if sequence.begun:
+            self._observer.moved(len(sequence.tokens))
         self._pump()
 
     def _unavailable(self) -> PipelineUnavailable:
@@ -237,7 +242,8 @@ class StepLoop:
         if pipeline is None or scheduler is None:
             return
         while True:
-            plan = scheduler.schedule(self._clock())
+            now = self._clock()
+            plan = scheduler.schedule(now)
             if released := scheduler.releases():
                 pipeline.release(released)
             if plan is None:
@@ -245,14 +251,17 @@ class StepLoop:
                     self._alarm = asyncio.get_running_loop().call_later(scheduler.wake_at - self._clock(), self._pump)
                 return
             pipeline.submit(Step(rows=plan.rows))
+            self._observer.submitted(now)
 
     async def _serve(self, pipeline: Pipeline, scheduler: Scheduler) -> None:
         """Take results until the pipeline is lost. The next steps leave before anything is delivered."""
         while True:
             result = await pipeline.result()
-            events = scheduler.update(result.outcomes, self._clock(), result.timings)
+            now = self._clock()
+            events = scheduler.update(result.outcomes, now, result.timings)
             self._pump()
             self._timings.add(result.timings)
+            self._observer.returned(now, result.timings)
             for event in events:
                 self._deliver(event)
 
@@ -327,7 +336,11 @@ class StepLoop:
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
                 self._fail(seq, f"the new pipeline's context holds only {self._scheduler.max_context} tokens")
+            for seq in self._mailboxes:
+                if self._scheduler.has_begun(seq):
+                    self._observer.resumed(len(self._scheduler.text_of(seq)))
         self._pipeline = pipeline
+        self._observer.opened(facts.stages)
         self._timings = TimingSums()
         self._note(f"{facts.stages} stage{'s' if facts.stages > 1 else ''} open in epoch {facts.epoch}")
         self._opened.set()
@@ -345,6 +358,7 @@ class StepLoop:
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
         _log.warning("%s", self._detail)
+        self._observer.lost(error)
         # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
         counts = not isinstance(error, StageNotReady)
         for seq, mailbox in list(self._mailboxes.items()):
@@ -367,6 +381,7 @@ class StepLoop:
         mailbox = self._mailboxes.pop(seq)
         if self._scheduler is not None:
             self._scheduler.cancel(seq)
+        self._observer.failed()
         mailbox.put(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:
