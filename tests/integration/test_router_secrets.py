@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import ssl
 import sys
 from pathlib import Path
 
@@ -65,8 +66,8 @@ async def talk(process: asyncio.subprocess.Process, tls: Path) -> tuple[str, str
     """Whatever could make a router say too much; what it wrote, and what it answered apart from completions."""
     lines = [await event(process), await event(process)]
     urls = {name: value for line in lines for name, value in line.items() if name in ("url", "metrics")}
-    answers = []
-    async with httpx.AsyncClient(verify=str(tls / "ca.crt"), base_url=urls["url"], timeout=30) as client:
+    answers, trust = [], ssl.create_default_context(cafile=tls / "ca.crt")
+    async with httpx.AsyncClient(verify=trust, base_url=urls["url"], timeout=30) as client:
         for key in (KEY, WRONG, KEY + "x", f"{KEY} {WRONG}", ""):
             for body in ({"model": "fake", "prompt": TEXT, "max_tokens": 2}, {"model": KEY, "prompt": 5}, {"x": TEXT}):
                 headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": IDEMPOTENCY}
