@@ -1,7 +1,7 @@
 """Bad peers at a ring under mutual TLS: refused with a reason, counted in a metric, and nothing else is disturbed.
 
-In each test an answer is under way while the intruder tries. Afterwards it ends with the text that it would have had,
-and Prometheus is told who refused what.
+In each test two answers are under way while the intruder tries. Afterwards they end with the texts that they would have
+had, and Prometheus is told who refused what.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from shoal_stage.server.onward import NextHop
 from shoal_stage.server.session import Session
 
 SECONDS = 20
-PROMPT, LENGTH = (1, 2, 3), 40
+PROMPTS, LENGTH = ((1, 2, 3), (4, 5)), 40
 Certificates = dict[str, TlsDirectory]
 
 
@@ -59,7 +59,7 @@ def pki(tmp_path: Path) -> Certificates:
 
 @dataclass
 class Office:
-    """A pipeline with an answer under way, which waits at its tenth id until `go`."""
+    """A pipeline with two answers under way, which wait at the tenth step until `go`."""
 
     stages: list[StageHandle]
     loop: StepLoop
@@ -104,22 +104,22 @@ async def office(pki: Certificates, *, undisturbed: bool = True) -> AsyncIterato
         try:
             await loop.wait_ready(SECONDS)
             epoch = loop.status().epoch
-            answer = asyncio.create_task(collect(loop))
+            answers = asyncio.gather(*(collect(loop, prompt) for prompt in PROMPTS))
             await until(lambda: rows == 10)
             yield Office(stages, loop, refused, go)
-            assert not answer.done() or not undisturbed
+            assert not answers.done() or not undisturbed
             go.set()
             async with asyncio.timeout(SECONDS):
-                assert await answer == greedy_text(PROMPT, LENGTH)
+                assert await answers == [greedy_text(prompt, LENGTH) for prompt in PROMPTS]
             assert (loop.status().epoch == epoch) is undisturbed
+            await until(lambda: not any(stage.engine.live for stage in stages))
         finally:
             go.set()
             await loop.stop()
-        assert not any(stage.engine.live for stage in stages)
 
 
-async def collect(loop: StepLoop) -> list[int]:
-    request = GenerationRequest("r", PROMPT, SamplingParams(temperature=0.0), LENGTH)
+async def collect(loop: StepLoop, prompt: tuple[int, ...]) -> list[int]:
+    request = GenerationRequest("r", prompt, SamplingParams(temperature=0.0), LENGTH)
     return [token async for delta in loop.generate(request) for token in delta.tokens]
 
 
@@ -213,7 +213,7 @@ async def test_a_frame_on_a_stream_of_somebody_else_is_refused_and_counted(
 async def test_a_frame_that_its_link_replays_reorders_or_loses_is_refused_and_counted(
     pki: Certificates, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The epoch ends there, and the answer goes on in the next one with the same text."""
+    """The epoch ends there, and the answers go on in the next one with the same texts."""
     write, seen, held = NextHop.write, 0, []
 
     async def faulty(self: NextHop, message: Any) -> None:
