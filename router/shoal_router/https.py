@@ -32,7 +32,7 @@ class ServerCertificate:
         self._load(self.context)
 
     def renew(self) -> bool:
-        """Take new files into use, if there are any. Raises ResourceError, and changes nothing, when they do not fit."""
+        """Take new files into use, if there are any. Raises ResourceError and changes nothing when they do not fit."""
         files = self._read()
         if files == self._files:
             return False
