@@ -68,7 +68,7 @@ async def talk(process: asyncio.subprocess.Process, tls: Path) -> tuple[str, str
     urls = {name: value for line in lines for name, value in line.items() if name in ("url", "metrics")}
     answers, trust = [], ssl.create_default_context(cafile=tls / "ca.crt")
     async with httpx.AsyncClient(verify=trust, base_url=urls["url"], timeout=30) as client:
-        for key in (KEY, WRONG, KEY + "x", f"{KEY} {WRONG}", ""):
+        for key in (KEY, WRONG, KEY + "x", f"{KEY} {WRONG}", "?"):
             for body in ({"model": "fake", "prompt": TEXT, "max_tokens": 2}, {"model": KEY, "prompt": 5}, {"x": TEXT}):
                 headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": IDEMPOTENCY}
                 answer = await client.post(f"/v1/completions?api_key={HASHED}", json=body, headers=headers)
