@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 
 import uvloop
 
+from shoal import __version__
 from shoal.errors import PlanError, ShoalError
 from shoal.leave import leave
 from shoal.logs import log_to_stderr
 from shoal.manifest import read_manifest
 from shoal.parent import die_with_parent
 from shoal.resource import SpeculativeMode
+from shoal.tracing import traces_of_environment
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.tls import TlsDirectory
@@ -38,12 +40,14 @@ from shoal_router.metrics.listen import metrics_app
 from shoal_router.metrics.pipeline import PipelineMetrics
 from shoal_router.metrics.requests import MeteredGenerator
 from shoal_router.pipeline.opener import RingOpener
-from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of
+from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of, read_plan
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
+from shoal_router.watch.feed import Watch
+from shoal_router.watch.picture import card_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +128,26 @@ def run(settings: RouterSettings) -> None:
     families.registry.register(
         Levels(runtime.status, runtime.speculation, lambda: {index: each.counts for index, each in refused.items()})
     )
+    manifest = read_manifest(settings.model)
+    watch = Watch(
+        runtime,
+        lambda: read_plan(settings.plan),
+        lambda plan: card_of(manifest, api.served_names, plan, __version__),
+    )
+    runtime.journal.traces = traces = traces_of_environment("shoal-router")
     app = create_app(
-        MeteredGenerator(runtime, families), text, api, keys, lambda reason: families.rejected.labels(reason).inc()
+        MeteredGenerator(runtime, families),
+        text,
+        api,
+        keys,
+        watch,
+        traces,
+        lambda reason: families.rejected.labels(reason).inc(),
     )
     metrics = (metrics_app(families.registry), figures) if figures is not None else None
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, metrics, certificate))
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, watch.close, metrics, certificate))
+    if traces is not None:
+        traces.close()
 
 
 if __name__ == "__main__":

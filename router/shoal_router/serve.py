@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -103,10 +103,14 @@ async def serve(
     bound: socket.socket,
     grace_seconds: float,
     companion: Companion | None = None,
+    when_stopping: Callable[[], None] = lambda: None,
     metrics: tuple[Starlette, socket.socket] | None = None,
     certificate: ServerCertificate | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; over HTTPS with a `certificate`. `metrics`: a second app, with its socket."""
+    """Serve until SIGTERM or SIGINT, when `when_stopping` is called first: it ends what has no end of its own.
+
+    With a `certificate` over HTTPS. `metrics`: a second app, with its socket.
+    """
     server = _Server(
         uvicorn.Config(
             app,
@@ -129,6 +133,7 @@ async def serve(
             server.force_exit = True
         else:
             server.should_exit = True
+            when_stopping()
             loop.call_later(grace_seconds, stop_running)
 
     for number in (signal.SIGTERM, signal.SIGINT):

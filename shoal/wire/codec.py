@@ -331,6 +331,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
         ),
         prompt_len=start.prompt_len,
         history=start.history,
+        trace=start.trace,
     )
 
 
@@ -351,6 +352,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
+        trace=message.trace,
     )
 
 

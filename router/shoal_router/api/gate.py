@@ -1,7 +1,8 @@
 """Lets in who has a key, and nobody for more requests, at a time or in a minute, than a key may have.
 
 Plain ASGI inside Edge, which turns what is raised here into an answer. Probes stay open: a kubelet has no key, and they
-tell no text.
+tell no text. So do the page's files, which ask for the key themselves. Watching needs a key, but does not count as a
+request that runs.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal_router.api.errors import ApiError
 from shoal_router.api.keys import ApiKeys
+from shoal_router.api.page import EVENTS_PATH, PAGE_PREFIX
 from shoal_router.api.rates import Rates
 
-OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready"})
+OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/"})
 
 
 class Gate:
@@ -40,11 +42,14 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Raises ApiError."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_PREFIX):
             await self._app(scope, receive, send)
             return
         owner = self._owner(scope)
         scope["state"]["api_key"] = owner
+        if scope["path"] == EVENTS_PATH:
+            await self._app(scope, receive, send)
+            return
         if self._most is not None and self._running[owner] >= self._most:
             raise ApiError(
                 429,

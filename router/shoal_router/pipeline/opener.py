@@ -25,6 +25,7 @@ from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import open_channel
+from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.fit import check_fit, next_epoch
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
@@ -53,6 +54,7 @@ class RingOpener:
     times: RingTimes = field(default_factory=RingTimes)
     tls: TlsDirectory | None = None
     refused: RefusedPeers = field(default_factory=RefusedPeers)
+    board: StageBoard = field(default_factory=StageBoard)
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> RingPipeline:
         """See PipelineOpener.open."""
@@ -61,7 +63,7 @@ class RingOpener:
             async with asyncio.timeout(deadline_seconds):
                 while True:
                     planned = self.source.read()
-                    readiness = Readiness(planned, progress, self.refused)
+                    readiness = Readiness(planned, progress, self.board, self.refused)
                     pipeline = await self._unless_moved(planned, self._open(planned, readiness, progress))
                     if pipeline is not None:
                         return pipeline

@@ -16,6 +16,7 @@ from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
+from shoal_router.pipeline.board import Seen, StageBoard
 from shoal_router.pipeline.interface import Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline
 
@@ -24,12 +25,16 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Readiness:
-    """What each stage of `planned` said last."""
+    """What each stage of `planned` said last. `board` is told, too, for whoever looks."""
 
-    def __init__(self, planned: PlannedPipeline, progress: Progress, refused: RefusedPeers | None = None) -> None:
+    def __init__(
+        self, planned: PlannedPipeline, progress: Progress, board: StageBoard, refused: RefusedPeers | None = None
+    ) -> None:
         self._planned = planned
         self._progress = progress
         self._refused = refused or RefusedPeers()
+        self._board = board
+        board.follow(planned)
         self._said = {
             index: f"stage {index} at {address} has not answered" for index, address in enumerate(planned.addresses)
         }
@@ -62,9 +67,11 @@ class Readiness:
                 self._refused.here(error)
                 if not isinstance(error, StageUnreachable | StageNotReady):
                     raise error from None
+                self._board.silent(index, str(error))
                 self._note(index, str(error))
             else:
                 description = decode_description(message)
+                self._board.heard(index, Seen(description.state.value.lower()), description.detail, description)
                 if description.state is StageState.READY:
                     self._said.pop(index, None)
                     return description

@@ -141,7 +141,7 @@ async def test_a_rejected_request_is_counted_by_the_code_that_the_client_gets(bo
     reasons: list[str] = []
     fake = FakeGenerator(script=lambda _: (1,), fails_at_start=failure)
     settings = ApiSettings(served_names=("fake",), max_body_bytes=4096)
-    app = create_app(fake, fake_text_model(), settings, None, reasons.append)
+    app = create_app(fake, fake_text_model(), settings, rejected=reasons.append)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
         answer = await client.post("/v1/completions", json=body)
