@@ -60,12 +60,13 @@ class SequenceStart:
     """What a stage must know of a sequence before its first row in an epoch.
 
     `prompt_len` tells prompt from answer. `history` holds the ids at positions [0, past_len) of that first row:
-    empty unless a prefix was reused, and needed by penalties only.
+    empty unless a prefix was reused, and needed by penalties only. `request_id` names the client's request in logs.
     """
 
     params: SamplingParams
     prompt_len: int
     history: tuple[int, ...] = ()
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,15 @@ from starlette.responses import Response
 from shoal.errors import ShoalError
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
-from shoal_router.api.edge import Edge, key_of, request_id_of
+from shoal_router.api.edge import Edge, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
-from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
+from shoal_router.api.prepare import Served, caller_of, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.api.responses.endpoints import responses_router
+from shoal_router.api.tokens import tokens_router
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
@@ -55,13 +57,16 @@ def _add_generation(app: FastAPI, served: Served) -> None:
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        job = await chat_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        job = await chat_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)
 
     @app.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        job = await completion_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        job = await completion_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)
+
+    app.include_router(responses_router(served, answer))
+    app.include_router(tokens_router(served))
 
 
 def _add_models(app: FastAPI, served: Served) -> None:
