@@ -21,6 +21,7 @@ from typing import Protocol
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from shoal.errors import ResourceError
 from shoal.logs import announce
@@ -86,15 +87,9 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(
-    app: FastAPI,
-    runtime: Runtime,
-    bound: socket.socket,
-    grace_seconds: float,
-    companion: Companion | None = None,
-) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    server = _Server(
+def http_server(app: ASGIApp, shutdown_seconds: int) -> uvicorn.Server:
+    """A server that leaves signals alone and says nothing by itself."""
+    return _Server(
         uvicorn.Config(
             app,
             log_config=None,
@@ -104,9 +99,20 @@ async def serve(
             server_header=False,
             # Longer than the pools of common clients keep a connection, so that they close it, not we under a request.
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=math.ceil(grace_seconds + _CLOSING_SECONDS),
+            timeout_graceful_shutdown=shutdown_seconds,
         )
     )
+
+
+async def serve(
+    app: FastAPI,
+    runtime: Runtime,
+    bound: socket.socket,
+    grace_seconds: float,
+    companion: Companion | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    server = http_server(app, math.ceil(grace_seconds + _CLOSING_SECONDS))
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
 
