@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shoal.errors import ShoalError
+from shoal_router.api import document
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, request_id_of
@@ -33,7 +34,13 @@ def create_app(generator: Generator, text: TextModel, settings: ApiSettings, key
     """The application. `generator` may become ready later; without `keys` everybody may call."""
     served = Served(generator, text, settings, created=int(time.time()))
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
-    app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="shoal",
+        summary="OpenAI-compatible API of one ShardedModel",
+        docs_url=None,
+        redoc_url=None,
+        responses=document.ERRORS,
+    )
     _add_error_handlers(app)
     _add_health(app, served)
     _add_models(app, served)
@@ -55,12 +62,16 @@ def _add_generation(app: FastAPI, served: Served) -> None:
             # Nobody reads this; 499 is what proxies log for it.
             return Response(status_code=499)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post(
+        "/v1/chat/completions", response_model=None, responses=document.answer("chat.completion", "created", "choices")
+    )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         job = await chat_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post(
+        "/v1/completions", response_model=None, responses=document.answer("text_completion", "created", "choices")
+    )
     async def completions(body: CompletionRequest, request: Request) -> Response:
         job = await completion_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)

@@ -13,9 +13,9 @@ from starlette.types import Scope
 
 from shoal_router.api.answers import Job
 from shoal_router.api.chat_parts import parts_of
+from shoal_router.api.edge import key_of, request_id_of
 from shoal_router.api.errors import ApiError, context_length_exceeded, invalid
 from shoal_router.api.formats import AnswerFormat, AnswerMeta, ChatFormat, CompletionFormat
-from shoal_router.api.edge import key_of, request_id_of
 from shoal_router.api.messages import Message, for_template
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.api.running import Choice
@@ -169,7 +169,9 @@ def _choices(
             group=caller.key,
         )
         echo = prompt.text if isinstance(body, CompletionRequest) and body.echo else ""
-        choices.append(Choice(index, prompt_index, answer(stop_ids), request if body.answer_tokens != 0 else None, echo))
+        choices.append(
+            Choice(index, prompt_index, answer(stop_ids), request if body.answer_tokens != 0 else None, echo)
+        )
     return tuple(choices)
 
 

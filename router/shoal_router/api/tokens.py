@@ -74,9 +74,9 @@ def tokens_router(served: Served) -> APIRouter:
     async def embeddings() -> None:
         raise ApiError(
             400,
-            "This server has no embeddings: the model that it serves writes text. Use a server with an embedding model, "
-            "such as Hugging Face's text-embeddings-inference or OpenVINO Model Server, and name it as your client's "
-            "base URL for embeddings.",
+            "This server has no embeddings: the model that it serves writes text. Use a server with an embedding "
+            "model, such as Hugging Face's text-embeddings-inference or OpenVINO Model Server, and give your client "
+            "its address for embeddings.",
             code="unsupported_endpoint",
         )
 

@@ -92,9 +92,7 @@ class Sequence:
     def introduction(self) -> SequenceStart:
         """What the stages must know with the first row since admission."""
         self.introduced = True
-        return SequenceStart(
-            self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]), self.request_id
-        )
+        return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]), self.request_id)
 
     def commit(self, token: int) -> FinishReason | None:
         """Append a drawn id; says whether it ends the sequence."""

@@ -108,7 +108,7 @@ class CallObject:
                 self._due = _Due.VALUE
             case _Due.COMMA, ",":
                 self._due = _Due.KEY
-            case (_Due.COMMA | _Due.KEY), "}":
+            case ((_Due.COMMA | _Due.KEY), "}"):
                 self.over = True
                 self.broken = self.name is None
             case _Due.VALUE, _ if character.isalnum() or character in "+-.":

@@ -105,9 +105,7 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_revealed", "_shown", "_spelled", "_strip")
 
-    def __init__(
-        self, token_bytes: TokenBytes, *, begins_text: bool, revealed: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, token_bytes: TokenBytes, *, begins_text: bool, revealed: frozenset[int] = frozenset()) -> None:
         self._shown = token_bytes.shown
         self._spelled = token_bytes.spelled
         self._revealed = revealed

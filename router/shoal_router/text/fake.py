@@ -28,10 +28,10 @@ CHATML = (
 # The Hermes form, as in Qwen's templates.
 CHATML_TOOLS = (
     "{% if tools %}{{ '<|im_start|>system\nTools:\n' }}{% for tool in tools %}{{ tool | tojson }}{{ '\n' }}{% endfor %}"
-    "{{ 'Answer <tool_call>\n{\"name\": …, \"arguments\": …}\n</tool_call> to call one.<|im_end|>\n' }}{% endif %}"
+    '{{ \'Answer <tool_call>\n{"name": …, "arguments": …}\n</tool_call> to call one.<|im_end|>\n\' }}{% endif %}'
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{{ message['content'] or '' }}"
-    "{% for call in message.tool_calls or [] %}{{ '\n<tool_call>\n' }}{{ call.function | tojson }}{{ '\n</tool_call>' }}"
-    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% for call in message.tool_calls or [] %}{{ '\n<tool_call>\n' }}{{ call.function | tojson }}"
+    "{{ '\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 # Reasons first, unless it is told not to, as Qwen 3 does.

@@ -131,7 +131,11 @@ async def test_a_history_as_items(bench) -> None:
         {"role": "developer", "content": "Rule."},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "one"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "two", "annotations": []}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "two", "annotations": []}],
+        },
         {"role": "user", "content": "three"},
     ]
     assert (await respond(bench, input=items)).status_code == 200
@@ -143,7 +147,10 @@ async def test_a_history_as_items(bench) -> None:
     [
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input[0].content[0].type",
+        ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"input": [{"role": "king", "content": "x"}]}, "input[0].role"),
         ({"background": True}, "background"),
@@ -187,7 +194,11 @@ async def test_tokenize_and_detokenize(bench) -> None:
     chat = (await bench.client.post("/tokenize", json={"messages": [{"role": "user", "content": "x"}]})).json()
     back = (await bench.client.post("/detokenize", json={"model": "fake", "tokens": chat["tokens"]})).json()
     assert back == {"prompt": "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"}
-    for path, wrong in (("/tokenize", {}), ("/detokenize", {"tokens": [99999]}), ("/tokenize", {"model": "no", "prompt": ""})):
+    for path, wrong in (
+        ("/tokenize", {}),
+        ("/detokenize", {"tokens": [99999]}),
+        ("/tokenize", {"model": "no", "prompt": ""}),
+    ):
         response = await bench.client.post(path, json=wrong)
         assert response.status_code in (400, 404)
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}

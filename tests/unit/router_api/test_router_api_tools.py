@@ -122,9 +122,7 @@ async def test_logprobs_are_of_every_token_of_a_call(tools, events) -> None:
     asked = {"tools": [WEATHER], "logprobs": True, "top_logprobs": 1}
     whole = (await tools.chat(**asked)).json()["choices"][0]["logprobs"]["content"]
     stream = events(await tools.chat(**asked, stream=True))[:-1]
-    streamed = [
-        entry for chunk in stream for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
-    ]
+    streamed = [entry for chunk in stream for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
     assert whole == streamed
     assert len(whole) == len(tools.ids(CALL))
 

@@ -39,7 +39,8 @@ ANSWERS = [
     (HERMES, f'Wait.\n<tool_call>{{"name":"f","arguments":{TRICKY}}}</tool_call>', "Wait.", [["f", TRICKY]]),
     (
         HERMES,
-        '\n\n<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>\n<tool_call>\n{"name": "g"}\n</tool_call>\n',
+        '\n\n<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>\n'
+        '<tool_call>\n{"name": "g"}\n</tool_call>\n',
         "",
         [["f", '{"a": 1}'], ["g", "{}"]],
     ),
@@ -86,7 +87,9 @@ def test_calls_are_read_wherever_the_text_is_cut(form, text, content, calls) -> 
 @given(
     form=st.sampled_from(CallFormat),
     pieces=st.lists(
-        st.sampled_from(['{"name": ', '"f"', ', "arguments": ', "{}", "}", "<tool_call>", "</tool_call>", "[TOOL_CALLS]"])
+        st.sampled_from(
+            ['{"name": ', '"f"', ', "arguments": ', "{}", "}", "<tool_call>", "</tool_call>", "[TOOL_CALLS]"]
+        )
         | st.sampled_from(["[ARGS]", "<|python_tag|>", " ", "\n", "x", '"', "\\", "[", "]", ","]),
         max_size=14,
     ),

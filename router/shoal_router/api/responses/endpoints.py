@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from shoal_router.api import document
 from shoal_router.api.answers import Job
 from shoal_router.api.edge import key_of
 from shoal_router.api.prepare import Served, caller_of, chat_job
@@ -24,7 +25,7 @@ def responses_router(served: Served, answer: Answer) -> APIRouter:
     router = APIRouter(prefix="/v1/responses")
     kept = KeptResponses()
 
-    @router.post("", response_model=None)
+    @router.post("", response_model=None, responses=document.answer("response", "created_at", "output", "status"))
     async def create(body: ResponseRequest, request: Request) -> Response:
         caller = caller_of(request.scope)
         before: list[dict[str, Any]] = []

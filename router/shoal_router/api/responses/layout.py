@@ -37,7 +37,9 @@ class ResponseLayout:
         """The response that has begun."""
         del index, echo
         begun = self._response("in_progress")
-        return self._encode([{"type": kind, "response": begun} for kind in ("response.created", "response.in_progress")])
+        return self._encode(
+            [{"type": kind, "response": begun} for kind in ("response.created", "response.in_progress")]
+        )
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """The events of one piece."""
