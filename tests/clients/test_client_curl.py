@@ -31,4 +31,4 @@ def test_an_error_and_the_request_id(live) -> None:
     answer = curl(f"{live}/v1/completions", {"model": "fake"}, "-i", "-H", "x-request-id: by-hand")
     assert answer.startswith("HTTP/1.1 400")
     assert "x-request-id: by-hand" in answer
-    assert json.loads(answer.split("\r\n\r\n")[1])["error"]["param"] == "prompt"
+    assert json.loads(answer.split("\n\n")[1])["error"]["param"] == "prompt"

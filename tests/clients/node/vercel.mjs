@@ -18,7 +18,7 @@ const weather = tool({
   inputSchema: z.object({ city: z.string() }),
   execute: async ({ city }) => `rain in ${city}`,
 });
-const tools = { ...asked, maxOutputTokens: 200, tools: { weather }, stopWhen: stepCountIs(3) };
+const tools = { ...asked, maxOutputTokens: 110, tools: { weather }, stopWhen: stepCountIs(3) };
 const run = await generateText(tools);
 out.steps = run.steps.map((step) => ({ finish: step.finishReason, inputs: step.toolCalls.map((call) => call.input) }));
 out.text = run.text;
