@@ -24,6 +24,7 @@ BENCHES = {
     "export": "bench.export",
     "hop": "bench.hop",
     "operator": "bench.operator",
+    "overhead": "bench.overhead",
     "paper": "bench.paper",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",

@@ -70,7 +70,7 @@ class GenerationRequest:
 
     `stop_token_ids` end the sequence and are not part of the answer's text; they are empty with `ignore_eos`.
     `group`: among whose answers drafts may be looked for (an API key); "" is all. `request_id` is that of the client's
-    request, so several sequences may have the same; stages log it.
+    request, so several sequences may have the same; stages log it. `trace`: see SequenceStart.
     """
 
     request_id: str
@@ -79,6 +79,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     group: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import uvicorn
@@ -110,8 +110,9 @@ async def serve(
     bound: socket.socket,
     grace_seconds: float,
     companion: Companion | None = None,
+    when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT, when `when_stopping` is called first: it ends what has no end of its own."""
     server = http_server(app, math.ceil(grace_seconds + _CLOSING_SECONDS))
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
@@ -125,6 +126,7 @@ async def serve(
             server.force_exit = True
         else:
             server.should_exit = True
+            when_stopping()
             loop.call_later(grace_seconds, stop_running)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -60,13 +60,16 @@ class SequenceStart:
     """What a stage must know of a sequence before its first row in an epoch.
 
     `prompt_len` tells prompt from answer. `history` holds the ids at positions [0, past_len) of that first row:
-    empty unless a prefix was reused, and needed by penalties only. `request_id` names the client's request in logs.
+    empty unless a prefix was reused, and needed by penalties only. `trace`: the context of the request's span, as the
+    header `traceparent` has it; "" when it is not traced. `request_id`: of the client's request, for logs. Both go with
+    the first row only.
     """
 
     params: SamplingParams
     prompt_len: int
     history: tuple[int, ...] = ()
     request_id: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

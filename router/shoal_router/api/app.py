@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shoal.errors import ShoalError
+from shoal.tracing import Traces
 from shoal_router.api import document
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
@@ -21,17 +22,29 @@ from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
+from shoal_router.api.page import add_page
 from shoal_router.api.prepare import Served, caller_of, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.api.responses.endpoints import responses_router
 from shoal_router.api.tokens import tokens_router
+from shoal_router.api.traced import Traced
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
+from shoal_router.watch.feed import Watch
 
 
-def create_app(generator: Generator, text: TextModel, settings: ApiSettings, keys: ApiKeys | None = None) -> FastAPI:
-    """The application. `generator` may become ready later; without `keys` everybody may call."""
+def create_app(
+    generator: Generator,
+    text: TextModel,
+    settings: ApiSettings,
+    keys: ApiKeys | None = None,
+    watch: Watch | None = None,
+    traces: Traces | None = None,
+) -> FastAPI:
+    """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
+    no page.
+    """
     served = Served(generator, text, settings, created=int(time.time()))
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(
@@ -45,6 +58,10 @@ def create_app(generator: Generator, text: TextModel, settings: ApiSettings, key
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
+    if watch is not None:
+        add_page(app, watch)
+    if traces is not None:
+        app.add_middleware(Traced, traces=traces)
     app.add_middleware(Once)
     if keys is not None:
         app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)

@@ -106,6 +106,11 @@ class Scheduler:
         )
 
     @property
+    def oldest_step(self) -> SentStep | None:
+        """The step whose result is due next. To look at, not to change."""
+        return self._in_flight[0] if self._in_flight else None
+
+    @property
     def backlog(self) -> int:
         """Ids that must be computed before everybody who is here decodes."""
         return sum(seq.remaining for seq in self._prefilling) + sum(len(seq.tokens) for seq in self._waiting)
@@ -133,6 +138,7 @@ class Scheduler:
             stop_token_ids=request.stop_token_ids,
             group=request.group,
             request_id=request.request_id,
+            trace=request.trace,
         )
         self._sequences[seq.id] = seq
         self._waiting.put(seq)

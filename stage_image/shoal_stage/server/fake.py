@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.manifest import Manifest
+from shoal.tracing import Traces
 from shoal.wire.messages import Row
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.fake import FakeEngine, fake_manifest
@@ -71,6 +72,7 @@ async def start_stage(
     versions: dict[str, str] | None = None,
     wait_ready: bool = True,
     tls: TlsDirectory | None = None,
+    traces: Traces | None = None,
 ) -> AsyncIterator[StageHandle]:
     """A stage server on the loopback; with `wait_ready` it has loaded (or failed) when the body runs."""
     engines: list[Any] = []
@@ -83,7 +85,7 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls)
+    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls, traces=traces)
     address = await server.start(listen)
     try:
         if wait_ready:
@@ -102,6 +104,7 @@ async def fake_pipeline(
     on_run: Callable[[int, Sequence[Row]], None] | None = None,
     patience: Patience | None = None,
     tls: TlsDirectory | None = None,
+    traces: Traces | None = None,
     **engine: Any,
 ) -> AsyncIterator[list[StageHandle]]:
     """`stages` FakeEngine stages that together hold one fake model. `on_run(stage, rows)` is called before each step.
@@ -130,6 +133,7 @@ async def fake_pipeline(
                     blocks=(cuts[index], cuts[index + 1]),
                     patience=patience,
                     tls=tls,
+                    traces=traces,
                 )
             )
             for index in range(stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import uvloop
@@ -10,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.logs import log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
+from shoal.tracing import traces_of_environment
 from shoal_stage.engine.interface import Engine
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
@@ -50,5 +52,10 @@ async def _run(settings: ServeSettings, manifest: Manifest) -> int:
         max_frame_bytes=settings.max_frame_bytes,
     )
     patience = Patience(step=settings.step_seconds, drain=settings.drain_seconds)
-    server = StageServer(load, description, patience, settings.tls, settings.health_listen)
-    return await serve_until_told(server, settings.listen)
+    traces = traces_of_environment("shoal-stage")
+    server = StageServer(load, description, patience, settings.tls, settings.health_listen, traces)
+    try:
+        return await serve_until_told(server, settings.listen)
+    finally:
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
