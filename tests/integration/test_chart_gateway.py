@@ -34,7 +34,7 @@ def gateway(helm_program: Path, tmp_path: Path):
         )
         assert done.returncode == 0, done.stderr
         every = [each for each in yaml.safe_load_all(done.stdout) if each]
-        return [each for each in every if each["metadata"]["labels"]["app.kubernetes.io/name"] == "shoal-gateway"]
+        return [each for each in every if "gateway" in each["metadata"]["name"]]
 
     return rendered
 
