@@ -48,7 +48,7 @@ def table_of(models: Iterable[Mapping[str, Any]], domain: str) -> dict[str, str]
         try:
             model = sharded_model_from_object(body)
         except ShoalError as error:
-            _log.warning("a ShardedModel is left out", extra={"name": metadata["name"], "reason": str(error)})
+            _log.warning("a ShardedModel is left out", extra={"sharded_model": metadata["name"], "reason": str(error)})
             continue
         url = f"http://{model.metadata.name}.{metadata['namespace']}.svc.{domain}:{model.spec.router.service.port}"
         for name in model.served_names:

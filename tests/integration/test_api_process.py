@@ -217,7 +217,7 @@ async def test_case_69_a_queued_request_that_is_cancelled_disturbs_nobody(tmp_pa
                             await asyncio.sleep(0.01)
 
                 first = asyncio.create_task(client.post("/v1/completions", json=body))
-                await until(lambda: stages[0].engine.live)
+                await until(lambda: fed)
                 leaves = asyncio.create_task(client.post("/v1/completions", json=body | {"prompt": "never"}))
                 await waiting(1)
                 last = asyncio.create_task(client.post("/v1/completions", json=body))
