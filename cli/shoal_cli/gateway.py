@@ -50,7 +50,9 @@ def table_of(models: Iterable[Mapping[str, Any]], domain: str) -> dict[str, str]
         except ShoalError as error:
             _log.warning("a ShardedModel is left out", extra={"sharded_model": metadata["name"], "reason": str(error)})
             continue
-        url = f"http://{model.metadata.name}.{metadata['namespace']}.svc.{domain}:{model.spec.router.service.port}"
+        router = model.spec.router
+        scheme = "https" if router.tls_secret_name is not None else "http"
+        url = f"{scheme}://{model.metadata.name}.{metadata['namespace']}.svc.{domain}:{router.service.port}"
         for name in model.served_names:
             if table.setdefault(name, url) != url:
                 _log.warning("a name is served twice", extra={"model": name, "used": table[name], "left_out": url})

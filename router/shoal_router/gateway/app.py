@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from typing import Any, Final
 
 import httpx
@@ -47,7 +48,9 @@ def gateway_client(answer_seconds: float) -> httpx.AsyncClient:
     """A client for the routers. `answer_seconds`: longest silence of a router; streams speak at least every minute."""
     timeout = httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS, pool=None)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, follow_redirects=False)
+    # The system's authorities, and those of SSL_CERT_FILE: a cluster's own are not in any bundle.
+    trusted = ssl.create_default_context()
+    return httpx.AsyncClient(timeout=timeout, limits=limits, verify=trusted, trust_env=False, follow_redirects=False)
 
 
 class Gateway:

@@ -37,6 +37,12 @@ def test_names_lead_to_services() -> None:
     }
 
 
+def test_a_router_with_a_certificate_is_called_over_https() -> None:
+    body = model("a")
+    body["spec"]["router"]["tlsSecretName"] = "api-tls"
+    assert table_of([body], "d") == {"a": "https://a.ai.svc.d:8000"}
+
+
 def test_the_older_has_the_name_and_what_is_malformed_is_left_out(caplog) -> None:
     broken = model("broken") | {"spec": {}}
     table = table_of(
