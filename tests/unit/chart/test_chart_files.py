@@ -58,6 +58,7 @@ def test_defaults_of_the_chart_are_those_of_the_operator():
     assert ours["compileMemory"] == settings.compile_memory
     assert ours["storeSize"] == settings.store_size
     assert ours["clusterDomain"] == settings.cluster_domain
+    assert ours["otlpEndpoint"] == settings.otlp_endpoint
     assert ours["leaseSeconds"] == settings.lease_seconds
     assert ours["logLevel"] == settings.log_level
     assert ours["logFormat"] == settings.log_format
