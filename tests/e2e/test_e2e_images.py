@@ -17,7 +17,7 @@ MIB = 1 << 20
 # Packages of the repository, and libraries, that each image has; every other one of them it must lack.
 PARTS = {
     OPERATOR: ({"shoal", "shoal_operator"}, {"kopf", "kubernetes", "cryptography"}),
-    ROUTER: ({"shoal", "shoal_router"}, {"fastapi", "uvicorn", "tokenizers"}),
+    ROUTER: ({"shoal", "shoal_router"}, {"fastapi", "uvicorn", "tokenizers", "huggingface_hub"}),
     STAGE: ({"shoal", "shoal_stage"}, {"openvino"}),
     COMPILE: ({"shoal", "shoal_stage"}, {"openvino", "gguf", "safetensors", "tokenizers", "huggingface_hub"}),
 }
