@@ -49,7 +49,7 @@ serve: .venv/.synced-run ## serve the demo model's OpenAI API until Ctrl-C
 .PHONY: test
 test: test-unit ## run the unit tests, then the integration tests
 	$(say) "integration tests: real models, processes and sockets on this machine (minutes)"
-	@$(BIN)/python -m pytest tests/integration -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest tests/integration tests/clients -m "not slow" $(ARGS)
 
 .PHONY: test-unit
 test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)

@@ -331,6 +331,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
         ),
         prompt_len=start.prompt_len,
         history=start.history,
+        request_id=start.request_id,
         trace=start.trace,
     )
 
@@ -352,6 +353,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
+        request_id=message.request_id,
         trace=message.trace,
     )
 

@@ -77,3 +77,10 @@ apply (a patch, and a create when the object is new), and go by delete. It start
   resources: [leases]
   verbs: [get, create, update]
 {{- end }}
+
+{{/* The gateway's: which models there are. Their Services it finds by name. */}}
+{{- define "shoal.gateway.rules" -}}
+- apiGroups: [shoal.dev]
+  resources: [shardedmodels]
+  verbs: [list, watch]
+{{- end }}

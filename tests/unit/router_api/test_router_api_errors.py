@@ -24,10 +24,10 @@ def error_of(response, status):
     [
         ("response_format", {"type": "json_object"}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),  # the template of this model knows none
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
-        ("parallel_tool_calls", True),
+        ("tool_choice", {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
         ("functions", [{"name": "f"}]),
         ("function_call", {"name": "f"}),
         ("store", True),
@@ -156,7 +156,7 @@ async def test_an_unknown_model_is_a_404(bench) -> None:
 
 
 async def test_unknown_paths_and_methods(bench) -> None:
-    assert error_of(await bench.client.get("/v1/embeddings"), 404)["code"] == "unknown_url"
+    assert error_of(await bench.client.get("/v1/images"), 404)["code"] == "unknown_url"
     response = await bench.client.get("/v1/completions")
     assert error_of(response, 405)["code"] == "method_not_allowed"
     assert response.headers["allow"] == "POST"
