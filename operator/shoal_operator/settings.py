@@ -40,6 +40,7 @@ class OperatorSettings(BaseModel):
     )
 
     stage_image: str = f"ghcr.io/shoal-dev/stage:{__version__}"
+    compile_image: str = f"ghcr.io/shoal-dev/compile:{__version__}"
     router_image: str = f"ghcr.io/shoal-dev/router:{__version__}"
     image_pull_secrets: Words = Field(default=(), description="for every pod, beside those of the ShardedModel")
     priority_class: str = Field(default="", description="of stage pods that name none; empty: the cluster's default")

@@ -14,6 +14,10 @@ apply (a patch, and a create when the object is new), and go by delete. It start
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# A kubelet brings a changed plan to the router's pod when the pod itself changes: the operator names the plan on it.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
 # How far a compile Job is stands in its log.
 - apiGroups: [""]
   resources: [pods/log]

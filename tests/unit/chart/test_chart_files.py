@@ -62,7 +62,8 @@ def test_defaults_of_the_chart_are_those_of_the_operator():
     assert ours["leaseSeconds"] == settings.lease_seconds
     assert ours["logLevel"] == settings.log_level
     assert ours["logFormat"] == settings.log_format
-    for part, image in (("stage", settings.stage_image), ("router", settings.router_image)):
+    images = {"stage": settings.stage_image, "compile": settings.compile_image, "router": settings.router_image}
+    for part, image in images.items():
         assert image == f"{VALUES['images'][part]['repository']}:{__version__}"
 
 
