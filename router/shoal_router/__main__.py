@@ -47,6 +47,7 @@ from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
 from shoal_router.watch.feed import Watch
+from shoal_router.watch.lost import LostStages
 from shoal_router.watch.picture import card_of
 
 
@@ -144,8 +145,14 @@ def run(settings: RouterSettings) -> None:
         traces,
         lambda reason: families.rejected.labels(reason).inc(),
     )
-    metrics = (metrics_app(families.registry), figures) if figures is not None else None
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, watch.close, metrics, certificate))
+    lost = LostStages(runtime.look)
+    metrics = (metrics_app(families.registry, lost), figures) if figures is not None else None
+
+    def close_streams() -> None:
+        watch.close()
+        lost.close()
+
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, close_streams, metrics, certificate))
     if traces is not None:
         traces.close()
 
