@@ -26,6 +26,7 @@ from shoal.vocabulary import read_vocabulary
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
 from shoal_router.api.keys import ApiKeys
+from shoal_router.constrain.check import ProcessCheck
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
@@ -76,12 +77,13 @@ def run(settings: RouterSettings) -> None:
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
     keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
+    manifest = read_manifest(settings.model)
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
     speculative = settings.speculative_mode is not SpeculativeMode.OFF
     model = None
     if speculative and settings.draft_address is not None:
-        model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, read_manifest(settings.model)))
+        model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, manifest))
     runtime = Fleet(
         lambda: pipelines_of(settings.plan),
         lambda index: RingOpener(
@@ -106,7 +108,10 @@ def run(settings: RouterSettings) -> None:
         keep_alive_seconds=settings.keep_alive_seconds,
         requests_per_key=settings.requests_per_key,
     )
-    uvloop.run(serve(create_app(runtime, text, api, keys), runtime, bound, settings.grace_seconds, model))
+    grammars = ProcessCheck(settings.model, manifest.shape.vocab_size, manifest.eos_token_ids)
+    app = create_app(runtime, text, api, keys, grammars=grammars)
+    companions = (grammars,) if model is None else (grammars, model)
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import uvicorn
@@ -51,7 +51,7 @@ class Runtime(Generator, Protocol):
 
 
 class Companion(Protocol):
-    """What the runtime uses while it lives: the draft model's client. Its absence costs speed, nothing else."""
+    """What the runtime or the API uses while it lives: the draft model's client, the grammars' process."""
 
     async def start(self) -> None:
         """Begin; returns at once."""
@@ -91,7 +91,7 @@ async def serve(
     runtime: Runtime,
     bound: socket.socket,
     grace_seconds: float,
-    companion: Companion | None = None,
+    companions: Sequence[Companion] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
     server = _Server(
@@ -123,7 +123,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    if companion is not None:
+    for companion in companions:
         await companion.start()
     await runtime.start()
     tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
@@ -135,7 +135,7 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
-        if companion is not None:
+        for companion in companions:
             await companion.stop()
 
 

@@ -322,6 +322,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
             logit_bias=[pb.LogitBias(token=token, bias=bias) for token, bias in params.logit_bias],
             seed=params.seed,
             logprobs=params.logprobs,
+            grammar=params.grammar,
         ),
         prompt_len=start.prompt_len,
         history=start.history,
@@ -342,6 +343,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
             logit_bias=tuple((bias.token, bias.bias) for bias in params.logit_bias),
             seed=params.seed,
             logprobs=params.logprobs if params.HasField("logprobs") else None,
+            grammar=params.grammar,
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
@@ -381,6 +383,7 @@ def _encode_outcome(outcome: RowOutcome) -> pb.RowOutcome:
             )
             for entry in outcome.logprobs
         ],
+        error=outcome.error,
     )
 
 
@@ -399,4 +402,5 @@ def _decode_outcome(message: pb.RowOutcome) -> RowOutcome:
             )
             for entry in message.logprobs
         ),
+        error=message.error,
     )

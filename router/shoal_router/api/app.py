@@ -22,14 +22,22 @@ from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
 
 
-def create_app(generator: Generator, text: TextModel, settings: ApiSettings, keys: ApiKeys | None = None) -> FastAPI:
+def create_app(
+    generator: Generator,
+    text: TextModel,
+    settings: ApiSettings,
+    keys: ApiKeys | None = None,
+    *,
+    grammars: GrammarCheck,
+) -> FastAPI:
     """The application. `generator` may become ready later; without `keys` everybody may call."""
-    served = Served(generator, text, settings, created=int(time.time()))
+    served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
     _add_error_handlers(app)

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shoal_router.api.answers import Job
+from shoal_router.api.constrained import checked, constraint_of
 from shoal_router.api.errors import ApiError, context_length_exceeded, invalid
 from shoal_router.api.formats import AnswerMeta, ChatFormat, CompletionFormat
 from shoal_router.api.messages import for_template
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.api.running import Choice
 from shoal_router.api.sampling import sampling_params, seed_of_choice
+from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import GenerationRequest, Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.answer import AnswerText
@@ -32,6 +34,7 @@ class Served:
     text: TextModel
     settings: ApiSettings
     created: int
+    grammars: GrammarCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,12 @@ async def chat_job(body: ChatRequest, served: Served, request_id: str, group: st
         raise invalid(f"At most {served.settings.max_messages} messages, got {len(body.messages)}.", param="messages")
     text = served.text.render_chat([for_template(message) for message in body.messages])
     prompt = Prompt(await _encode(served.text, text, add_special_tokens=False), text)
+    grammar = await checked(constraint_of(body, served.text, text), served.grammars)
     meta = _meta("chatcmpl", body.model, served)
     layout = ChatFormat(
         meta, served.text.token_bytes, logprobs=body.alternatives is not None, include_usage=body.include_usage
     )
-    choices = _choices(body, [prompt], served, meta.answer_id, group, param="messages", begins_text=True)
+    choices = _choices(body, [prompt], served, meta.answer_id, group, grammar, param="messages", begins_text=True)
     return Job(request_id, (len(prompt.ids),), choices, layout, "messages", body.include_usage)
 
 
@@ -63,11 +67,12 @@ async def completion_job(body: CompletionRequest, served: Served, request_id: st
     if len(body.prompt) > served.settings.max_prompts:
         raise invalid(f"At most {served.settings.max_prompts} prompts, got {len(body.prompt)}.", param="prompt")
     prompts = [await _prompt(prompt, body, served.text) for prompt in body.prompt]
+    grammar = await checked(constraint_of(body, served.text, ""), served.grammars)
     meta = _meta("cmpl", body.model, served)
     layout = CompletionFormat(
         meta, served.text.token_bytes, logprobs=body.alternatives is not None, include_usage=body.include_usage
     )
-    choices = _choices(body, prompts, served, meta.answer_id, group, param="prompt", begins_text=False)
+    choices = _choices(body, prompts, served, meta.answer_id, group, grammar, param="prompt", begins_text=False)
     lengths = tuple(len(prompt.ids) for prompt in prompts)
     return Job(request_id, lengths, choices, layout, "prompt", body.include_usage)
 
@@ -103,6 +108,7 @@ def _choices(
     served: Served,
     answer_id: str,
     group: str,
+    grammar: str,
     *,
     param: str,
     begins_text: bool,
@@ -112,7 +118,7 @@ def _choices(
     _check_limits(body, n * len(prompts), served.settings)
     for prompt in prompts:
         _check_context(len(prompt.ids), body.answer_tokens, served.generator.status().max_context, param)
-    params = sampling_params(body, served.text)
+    params = sampling_params(body, served.text, grammar)
     stop_ids = frozenset[int]() if body.ignore_eos else served.text.stop_token_ids
     choices = []
     for index in range(n * len(prompts)):

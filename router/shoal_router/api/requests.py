@@ -5,7 +5,7 @@ Beside OpenAI's parameters: top_k, min_p, repetition_penalty and ignore_eos, spe
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +23,35 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: Annotated[bool | None, only("stream_options.include_obfuscation", False)] = None
+
+
+class JsonSchema(BaseModel):
+    """response_format.json_schema. The schema is always held to in full, so `strict` changes nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """What a chat answer must be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_belongs(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise wrong(
+                "'response_format.json_schema' goes with the type 'json_schema', and only with it.",
+                param="response_format.json_schema",
+            )
+        return self
 
 
 class GenerationParameters(BaseModel):
@@ -47,6 +76,10 @@ class GenerationParameters(BaseModel):
     stop: Annotated[tuple[str, ...], StopStrings] = ()
     ignore_eos: bool | None = None
 
+    # Beyond OpenAI: what the answer must be. In response_format's stead.
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -60,6 +93,14 @@ class GenerationParameters(BaseModel):
     def _stream_options_need_a_stream(self) -> GenerationParameters:
         if self.stream_options is not None and not self.stream:
             raise wrong("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _one_constraint(self) -> GenerationParameters:
+        if self.grammar is not None and self.regex is not None:
+            raise wrong("'grammar' and 'regex' are two constraints of one answer: send one of them.", param="regex")
+        if self.ignore_eos and (self.grammar is not None or self.regex is not None):
+            raise wrong("'ignore_eos' is not allowed where a grammar says when the answer ends.", param="ignore_eos")
         return self
 
     @property
@@ -77,10 +118,7 @@ class ChatRequest(GenerationParameters):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    response_format: Annotated[
-        dict[str, Any] | None,
-        only("response_format", {"type": "text"}, instead="only {'type': 'text'} is served yet"),
-    ] = None
+    response_format: ResponseFormat | None = None
     tools: Annotated[list[Any] | None, only("tools", [], instead=TOOLS_LATER)] = None
     tool_choice: Annotated[str | None, only("tool_choice", "none", "auto", instead=TOOLS_LATER)] = None
     parallel_tool_calls: Annotated[bool | None, only("parallel_tool_calls", instead=TOOLS_LATER)] = None
@@ -104,6 +142,14 @@ class ChatRequest(GenerationParameters):
             raise wrong(message, param="max_completion_tokens")
         if self.top_logprobs and not self.logprobs:
             raise wrong("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+        if self.response_format is not None and self.response_format.type != "text":
+            if self.grammar is not None or self.regex is not None:
+                other = "grammar" if self.grammar is not None else "regex"
+                message = f"'response_format' and '{other}' are two constraints of one answer: send one of them."
+                raise wrong(message, param=other)
+            if self.ignore_eos:
+                message = "'ignore_eos' is not allowed where 'response_format' says when the answer ends."
+                raise wrong(message, param="ignore_eos")
         return self
 
     @property

@@ -19,7 +19,7 @@ import grpc
 from shoal.errors import PlanError
 from shoal.wire.codec import decode_open_reply, encode_open
 from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
-from shoal.wire.messages import DType, OpenRequest, StageDescription
+from shoal.wire.messages import LARGEST_GRAMMAR, DType, OpenRequest, StageDescription
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import TlsDirectory
@@ -139,7 +139,8 @@ class RingOpener:
             block_end=stage.block_end,
             next_address="" if last else facts.addresses[index + 1],
             hidden_dtype=dtype,
-            max_frame_bytes=(self.prefill_chunk + facts.capacity.sequences) * stage.hidden_size * _BYTES[dtype],
+            max_frame_bytes=(self.prefill_chunk + facts.capacity.sequences) * stage.hidden_size * _BYTES[dtype]
+            + facts.capacity.sequences * LARGEST_GRAMMAR,
         )
         where = facts.addresses[index]
         try:

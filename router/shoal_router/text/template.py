@@ -81,6 +81,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ManifestError(f"chat_template.jinja, line {error.lineno}: {error.message}") from error
+        self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._knows_developer = _DEVELOPER_ROLE.search(source) is not None
         self._content_may_be_none = self._renders_tool_calls_without_content()

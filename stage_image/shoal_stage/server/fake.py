@@ -21,11 +21,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from llguidance import LLTokenizer
+
 from shoal.manifest import Manifest
 from shoal.wire.messages import Row
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.fake import FakeEngine, fake_manifest
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
 from shoal_stage.server.stage import Patience, Stage
@@ -71,6 +74,7 @@ async def start_stage(
     versions: dict[str, str] | None = None,
     wait_ready: bool = True,
     tls: TlsDirectory | None = None,
+    grammars: Grammars | None = None,
 ) -> AsyncIterator[StageHandle]:
     """A stage server on the loopback; with `wait_ready` it has loaded (or failed) when the body runs."""
     engines: list[Any] = []
@@ -83,7 +87,7 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls)
+    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls, grammars=grammars)
     address = await server.start(listen)
     try:
         if wait_ready:
@@ -102,11 +106,13 @@ async def fake_pipeline(
     on_run: Callable[[int, Sequence[Row]], None] | None = None,
     patience: Patience | None = None,
     tls: TlsDirectory | None = None,
+    tokenizer: Callable[[], LLTokenizer] | None = None,
     **engine: Any,
 ) -> AsyncIterator[list[StageHandle]]:
     """`stages` FakeEngine stages that together hold one fake model. `on_run(stage, rows)` is called before each step.
 
-    Further arguments go to FakeEngine (paged, sequences, blocks, block_size, max_context).
+    With a `tokenizer` the last one follows grammars. Further arguments go to FakeEngine (paged, sequences, blocks,
+    block_size, max_context).
     """
     manifest = fake_manifest(layers=layers, vocab_size=vocab_size, max_context=engine.get("max_context", 512))
     total = layers + 2
@@ -130,6 +136,7 @@ async def fake_pipeline(
                     blocks=(cuts[index], cuts[index + 1]),
                     patience=patience,
                     tls=tls,
+                    grammars=Grammars(tokenizer, vocab_size) if tokenizer and index == stages - 1 else None,
                 )
             )
             for index in range(stages)

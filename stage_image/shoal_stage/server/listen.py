@@ -22,6 +22,7 @@ from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
 from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.refusals import Refusals
 from shoal_stage.server.service import StageService
 from shoal_stage.server.stage import Patience, Stage
@@ -89,9 +90,10 @@ class StageServer:
         patience: Patience,
         tls: TlsDirectory | None = None,
         health_listen: str = "",
+        grammars: Grammars | None = None,
     ) -> None:
         self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
-        self.stage = Stage(load, description, patience, self._port.on_state, tls)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls, grammars)
         service = StageService(self.stage, by_role=tls is not None)
         add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 

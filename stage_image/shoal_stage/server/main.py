@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import uvloop
 
 from shoal.errors import UsageError
+from shoal.grammar import tokenizer_of
 from shoal.logs import log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
 from shoal_stage.server.process import serve_until_told
@@ -50,5 +52,9 @@ async def _run(settings: ServeSettings, manifest: Manifest) -> int:
         max_frame_bytes=settings.max_frame_bytes,
     )
     patience = Patience(step=settings.step_seconds, drain=settings.drain_seconds)
-    server = StageServer(load, description, patience, settings.tls, settings.health_listen)
+    grammars = None
+    if settings.end == len(manifest.blocks):
+        vocab_size, ends = manifest.shape.vocab_size, manifest.eos_token_ids
+        grammars = Grammars(lambda: tokenizer_of(settings.model, vocab_size, ends), vocab_size)
+    server = StageServer(load, description, patience, settings.tls, settings.health_listen, grammars)
     return await serve_until_told(server, settings.listen)

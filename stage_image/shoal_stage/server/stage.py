@@ -23,6 +23,7 @@ from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch, WrongPlace
 from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.place import Held, check_open
@@ -59,8 +60,10 @@ class Stage:
         patience: Patience,
         on_state: Callable[[StageState], None],
         tls: TlsDirectory | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._tls = tls
+        self._grammars = grammars
         self._refused: Counter[str] = Counter()
         self._description = description
         self._patience = patience
@@ -103,7 +106,13 @@ class Stage:
                     await hop.close()
                     raise
             session = Session(
-                request.epoch, request.stage_index, request.hidden_dtype, held, self._compute, self._refused
+                request.epoch,
+                request.stage_index,
+                request.hidden_dtype,
+                held,
+                self._compute,
+                self._refused,
+                self._grammars,
             )
             self._session = session
             if hop is not None:
@@ -191,6 +200,8 @@ class Stage:
         # A load cannot be interrupted, and a hung step will not end: nobody waits for either.
         waits = self._held is not None and self.failure is None
         stopped = await self._compute.stop(self._patience.drain if waits else _GONE_SECONDS)
+        if self._grammars is not None:
+            self._grammars.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,57 @@
+"""What a request wants its answer to be, as the grammar that goes to the stages: checked before anything else is sent.
+
+response_format, grammar, regex ──> Constraint ──> GrammarCheck ──> SamplingParams.grammar, or 400
+"""
+
+from __future__ import annotations
+
+import json
+
+from shoal_router.api.errors import ApiError, invalid
+from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.constrain.check import GrammarCheck
+from shoal_router.constrain.constraint import Constraint, Form, GrammarRefused, Thought, thought_of
+from shoal_router.text.model import TextModel
+
+
+def constraint_of(body: ChatRequest | CompletionRequest, text: TextModel, prompt: str) -> Constraint | None:
+    """The constraint that the request states; None when every answer will do. `prompt`: the rendered chat, or ""."""
+    stated = _stated(body)
+    if stated is None:
+        return None
+    template = text.template.source if text.template is not None and isinstance(body, ChatRequest) else ""
+    thought = thought_of(prompt, template)
+    if thought is Thought.NONE:
+        return Constraint(*stated)
+    marks = (text.tokenizer.token_to_id("<think>"), text.tokenizer.token_to_id("</think>"))
+    return Constraint(*stated, thought, *marks)
+
+
+async def checked(constraint: Constraint | None, check: GrammarCheck) -> str:
+    """The constraint's grammar, "" without one. Raises ApiError."""
+    if constraint is None:
+        return ""
+    try:
+        return await check.grammar(constraint)
+    except GrammarRefused as error:
+        raise refused(constraint.param, error) from error
+
+
+def refused(param: str, error: GrammarRefused) -> ApiError:
+    """400 in OpenAI's words for a schema, in like words for the rest."""
+    what = {"grammar": "grammar", "regex": "regular expression"}.get(param, "schema")
+    return invalid(f"Invalid {what} for '{param}': {error}.", param=param)
+
+
+def _stated(body: ChatRequest | CompletionRequest) -> tuple[Form, str, str] | None:
+    if body.grammar is not None:
+        return Form.GRAMMAR, body.grammar, "grammar"
+    if body.regex is not None:
+        return Form.REGEX, body.regex, "regex"
+    wanted = body.response_format if isinstance(body, ChatRequest) else None
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.json_schema is None:
+        return Form.JSON_SCHEMA, '{"type": "object"}', "response_format"
+    schema = json.dumps(wanted.json_schema.json_schema or {})
+    return Form.JSON_SCHEMA, schema, "response_format.json_schema.schema"

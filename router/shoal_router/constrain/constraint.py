@@ -1,0 +1,123 @@
+"""A constraint as a request states it, and its llguidance grammar. Pure.
+
+Whatever the form, one grammar named `content` describes the answer. A model that thinks first is left to: then another
+grammar stands above it, which lets the thought run to its end and begins `content` behind it.
+
+White space in JSON is bounded. Between tokens JSON allows any amount, and small models, when all else is forbidden,
+fill their whole answer with it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from shoal.errors import UsageError
+
+JSON_WHITESPACE: Final = r"[ \n\r\t]{0,32}"
+
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+class GrammarRefused(UsageError):
+    """The request's schema, expression or grammar cannot be used; the message says why."""
+
+
+class Form(StrEnum):
+    """How a constraint's text is to be read. GRAMMAR: llguidance's Lark, or llama.cpp's GBNF."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+
+
+class Thought(StrEnum):
+    """What may stand before the constrained answer, by the prompt: nothing, a thought, or the rest of one."""
+
+    NONE = "none"
+    MAYBE = "maybe"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an answer must be. `param`: the request's parameter that says so, named in refusals.
+
+    `think` and `end_think`: ids of the marks around a thought where the vocabulary has them as one token.
+    """
+
+    form: Form
+    text: str
+    param: str
+    thought: Thought = Thought.NONE
+    think: int | None = None
+    end_think: int | None = None
+
+
+def thought_of(prompt: str, template: str) -> Thought:
+    """Whether the model is about to think, is thinking already, or does not, by what its template has put there."""
+    if prompt.rstrip().endswith(_THINK):
+        return Thought.OPEN
+    if prompt.rstrip().endswith(_END_THINK) or _THINK not in template:
+        return Thought.NONE
+    return Thought.MAYBE
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """llguidance's text, not compiled yet. Raises GrammarRefused for what is not even the form's syntax."""
+    content = _content(constraint)
+    if constraint.thought is Thought.NONE:
+        return json.dumps({"grammars": [content]}, ensure_ascii=False)
+    above = {"name": "answer", "lark_grammar": _above(constraint)}
+    return json.dumps({"grammars": [above, {**content, "name": "content"}]}, ensure_ascii=False)
+
+
+def mark(text: str, token_id: int | None) -> str:
+    """A mark in Lark: that very token where the vocabulary has it as one, else the text."""
+    return json.dumps(text, ensure_ascii=False) if token_id is None else f"<[{token_id}]>"
+
+
+def _content(constraint: Constraint) -> dict[str, Any]:
+    match constraint.form:
+        case Form.JSON_SCHEMA:
+            return {"name": "content", "json_schema": schema_of(constraint.text)}
+        case Form.REGEX:
+            grammar = json.loads(LLMatcher.grammar_from_regex(constraint.text))["grammars"][0]
+            return {"name": "content", "lark_grammar": grammar["lark_grammar"]}
+        case Form.GRAMMAR:
+            try:
+                return {"name": "content", "lark_grammar": any_to_lark(constraint.text)}
+            except (GbnfToLarkError, RecursionError, IndexError) as error:
+                raise GrammarRefused(f"neither Lark nor GBNF: {error}") from error
+
+
+def schema_of(text: str) -> dict[str, Any]:
+    """A JSON schema as llguidance takes it. Raises GrammarRefused when the text is none."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarRefused(f"not JSON: {error}") from error
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    if not isinstance(schema, dict):
+        raise GrammarRefused("a JSON schema is an object")
+    # Options of ours, not the caller's: lenient ones would let through what the schema forbids.
+    return {**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
+
+
+def _above(constraint: Constraint) -> str:
+    begin, end = mark(_THINK, constraint.think), mark(_END_THINK, constraint.end_think)
+    thought = f"thought {end} GAP" if constraint.thought is Thought.OPEN else f"({begin} thought {end} GAP)?"
+    return "\n".join(
+        (
+            f"start: {thought} @content",
+            "thought: THOUGHT",
+            r"THOUGHT: /(.|\n)*/ & ~/(.|\n)*<\/think>(.|\n)*/",
+            r"GAP: /[ \n]{0,4}/",
+        )
+    )
