@@ -34,9 +34,11 @@ def create_app(
     settings: ApiSettings,
     keys: ApiKeys | None = None,
     *,
-    grammars: GrammarCheck,
+    grammars: GrammarCheck | None = None,
 ) -> FastAPI:
-    """The application. `generator` may become ready later; without `keys` everybody may call."""
+    """The application. `generator` may become ready later; without `keys` everybody may call, without `grammars`
+    every answer is free: what would constrain one is refused.
+    """
     served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)

@@ -23,14 +23,23 @@ def constraint_of(body: ChatRequest | CompletionRequest, text: TextModel, prompt
     thought = thought_of(prompt, template)
     if thought is Thought.NONE:
         return Constraint(*stated)
-    marks = (text.tokenizer.token_to_id("<think>"), text.tokenizer.token_to_id("</think>"))
-    return Constraint(*stated, thought, *marks)
+    return Constraint(*stated, thought, special_id(text, "<think>"), special_id(text, "</think>"))
 
 
-async def checked(constraint: Constraint | None, check: GrammarCheck) -> str:
+def special_id(text: TextModel, name: str) -> int | None:
+    """The id of a special token; None where the vocabulary has the name as text, or not at all."""
+    token = text.tokenizer.token_to_id(name)
+    return None if token is None or text.token_bytes.shown(token) else token
+
+
+async def checked(constraint: Constraint | None, check: GrammarCheck | None) -> str:
     """The constraint's grammar, "" without one. Raises ApiError."""
     if constraint is None:
         return ""
+    if check is None:
+        param = constraint.param
+        message = f"The parameter '{param}' is not supported by this server: it has no grammars."
+        raise invalid(message, param=param, code="unsupported_parameter")
     try:
         return await check.grammar(constraint)
     except GrammarRefused as error:

@@ -34,7 +34,7 @@ class Served:
     text: TextModel
     settings: ApiSettings
     created: int
-    grammars: GrammarCheck
+    grammars: GrammarCheck | None
 
 
 @dataclass(frozen=True, slots=True)

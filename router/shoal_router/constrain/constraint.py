@@ -10,6 +10,7 @@ fill their whole answer with it.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -48,7 +49,7 @@ class Thought(StrEnum):
 class Constraint:
     """What an answer must be. `param`: the request's parameter that says so, named in refusals.
 
-    `think` and `end_think`: ids of the marks around a thought where the vocabulary has them as one token.
+    `think` and `end_think`: ids of the marks around a thought where they are special tokens, which have no text.
     """
 
     form: Form
@@ -78,7 +79,7 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def mark(text: str, token_id: int | None) -> str:
-    """A mark in Lark: that very token where the vocabulary has it as one, else the text."""
+    """A mark in Lark: that very token where it is a special one, else its text."""
     return json.dumps(text, ensure_ascii=False) if token_id is None else f"<[{token_id}]>"
 
 
@@ -110,14 +111,23 @@ def schema_of(text: str) -> dict[str, Any]:
     return {**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
 
 
+def until(rule: str, text: str, token_id: int | None) -> str:
+    """A rule in Lark: anything up to the first mark, and the mark."""
+    if token_id is not None:
+        return rf"{rule}: /(.|\n)*/ <[{token_id}]>"
+    return rf"{rule}[lazy]: /(.|\n)*{pattern(text)}/"
+
+
+def pattern(text: str) -> str:
+    """The text in a Lark regular expression."""
+    return re.escape(text).replace("/", r"\/")
+
+
 def _above(constraint: Constraint) -> str:
-    begin, end = mark(_THINK, constraint.think), mark(_END_THINK, constraint.end_think)
-    thought = f"thought {end} GAP" if constraint.thought is Thought.OPEN else f"({begin} thought {end} GAP)?"
-    return "\n".join(
-        (
-            f"start: {thought} @content",
-            "thought: THOUGHT",
-            r"THOUGHT: /(.|\n)*/ & ~/(.|\n)*<\/think>(.|\n)*/",
-            r"GAP: /[ \n]{0,4}/",
-        )
-    )
+    begin = mark(_THINK, constraint.think)
+    thought = "thought" if constraint.thought is Thought.OPEN else f"({begin} thought)?"
+    end = until("until", _END_THINK, constraint.end_think)
+    return rf"""start: {thought} @content
+thought: until GAP
+{end}
+GAP: /[ \n]{{0,4}}/"""

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal_router.constrain.constraint import mark, schema_of
+from shoal_router.constrain.constraint import mark, pattern, schema_of, until
 from shoal_router.text.call_format import CallFormat
 
 TokenId = Callable[[str], int | None]
-"""The id of a token by its name; None when the vocabulary has no such token."""
+"""The id of a special token by its name; None when the vocabulary has the name as text, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,61 @@ def tool_grammar(
     """
     if not required and content is None and not any(function.strict for function in functions):
         return None
+    if content is not None and not required and form is CallFormat.LLAMA:
+        return _content_or_call(functions, content)
     rules = _CALLS[form](functions, parallel, token_id)
     if required:
         start = "start: calls"
     elif content is not None:
         start = f"start: calls | content\ncontent: %json {json.dumps(schema_of(content))}"
     else:
-        start = _FREE[form]
+        start = _free(form, token_id)
     return f"{start}\n{rules}\n"
+
+
+def _content_or_call(functions: Sequence[Function], content: str) -> str:
+    """Both begin with a brace, so that one schema must say both. Here a call comes alone."""
+    whole = {"content": schema_of(content), **{f"call_{i}": _parameters(each) for i, each in enumerate(functions)}}
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": function.name}, "parameters": {"$ref": f"#/$defs/call_{number}"}},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for number, function in enumerate(functions)
+    ]
+    either = {
+        "anyOf": [*calls, {"$ref": "#/$defs/content"}],
+        "$defs": {name: _moved(schema, f"#/$defs/{name}") for name, schema in whole.items()},
+    }
+    return f"start: %json {json.dumps(schema_of(json.dumps(either)))}\n"
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """The schema with its references counted from its new place."""
+    if isinstance(schema, list):
+        return [_moved(each, root) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: root + value[1:] if key == "$ref" and str(value).startswith("#") else _moved(value, root)
+        for key, value in schema.items()
+        if key != "x-guidance"
+    }
+
+
+def _parameters(function: Function) -> dict[str, Any]:
+    return {"type": "object", **(function.parameters or {})}
+
+
+def _free(form: CallFormat, token_id: TokenId) -> str:
+    """Text in which calls may begin; of llama, whose calls have no mark before them, text or calls."""
+    if form is CallFormat.LLAMA:
+        return "start: TEXT | calls\nTEXT: " + r"/([^{](.|\n)*)?/"
+    begin = _BEGIN[form]
+    head = until("head", begin, token_id(begin))
+    return f"start: TEXT | head rest\n{head}\nTEXT: " + rf"/(.|\n)*/ & ~/(.|\n)*{pattern(begin)}(.|\n)*/"
 
 
 def _calls(functions: Sequence[Function], key: str) -> str:
@@ -63,7 +110,7 @@ def _calls(functions: Sequence[Function], key: str) -> str:
     rules = ["call: " + " | ".join(f"call_{number}" for number in range(len(functions)))]
     for number, function in enumerate(functions):
         head = f'{{"name": {json.dumps(function.name)}, "{key}": '
-        schema = {"type": "object", **(function.parameters or {})}
+        schema = _parameters(function)
         rules.append(
             f"call_{number}: {json.dumps(head)} arguments_{number} {json.dumps('}')}\n"
             f"arguments_{number}: %json {json.dumps(schema_of(json.dumps(schema)))}"
@@ -74,7 +121,7 @@ def _calls(functions: Sequence[Function], key: str) -> str:
 def _hermes(functions: Sequence[Function], parallel: bool, token_id: TokenId) -> str:
     begin, end = (mark(text, token_id(text)) for text in ("<tool_call>", "</tool_call>"))
     more = f' ("\\n" {begin} "\\n" call "\\n" {end})*' if parallel else ""
-    return f'calls: {begin} "\\n" call "\\n" {end}{more}\n' + _calls(functions, "arguments")
+    return f'calls: {begin} rest\nrest: "\\n" call "\\n" {end}{more}\n' + _calls(functions, "arguments")
 
 
 def _llama(functions: Sequence[Function], parallel: bool, token_id: TokenId) -> str:
@@ -87,7 +134,7 @@ def _llama(functions: Sequence[Function], parallel: bool, token_id: TokenId) -> 
 def _mistral(functions: Sequence[Function], parallel: bool, token_id: TokenId) -> str:
     begin = mark("[TOOL_CALLS]", token_id("[TOOL_CALLS]"))
     more = ' (", " call)*' if parallel else ""
-    return f'calls: {begin} " "? "[" call{more} "]"\n' + _calls(functions, "arguments")
+    return f'calls: {begin} rest\nrest: " "? "[" call{more} "]"\n' + _calls(functions, "arguments")
 
 
 _CALLS: dict[CallFormat, Callable[[Sequence[Function], bool, TokenId], str]] = {
@@ -96,8 +143,5 @@ _CALLS: dict[CallFormat, Callable[[Sequence[Function], bool, TokenId], str]] = {
     CallFormat.MISTRAL: _mistral,
 }
 
-_FREE: dict[CallFormat, str] = {
-    CallFormat.HERMES: r"start: TEXT calls?" + "\n" + r"TEXT: /(.|\n)*/ & ~/(.|\n)*<tool_call>(.|\n)*/",
-    CallFormat.LLAMA: r"start: TEXT | calls" + "\n" + r"TEXT: /([^{](.|\n)*)?/",
-    CallFormat.MISTRAL: r"start: TEXT calls?" + "\n" + r"TEXT: /(.|\n)*/ & ~/(.|\n)*\[TOOL_CALLS\](.|\n)*/",
-}
+_BEGIN: dict[CallFormat, str] = {CallFormat.HERMES: "<tool_call>", CallFormat.MISTRAL: "[TOOL_CALLS]"}
+"""The mark before calls."""
