@@ -6,7 +6,7 @@ Replies of bench.systems.whole_path say when each prompt was sent and when each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 
@@ -23,12 +23,16 @@ class Latencies:
         self._decoding = decoding
         self._replies: dict[str, list[Message]] = {}
 
-    def rate(self, name: str, worker: Worker, request: Message) -> Callable[[], float]:
-        """A measure for bench.measure.alternate, as bench.workers.rate; the reply is kept under `name`."""
+    def rate(self, name: str, worker: Worker, *requests: Message) -> Callable[[], float]:
+        """A measure for bench.measure.alternate, as bench.workers.rate; the reply is kept under `name`.
+
+        Of several requests each round, the warm-up included, asks the next one.
+        """
         replies = self._replies.setdefault(name, [])
+        turns = cycle(requests)
 
         def tokens_per_second() -> float:
-            reply = worker.ask(request)
+            reply = worker.ask(next(turns))
             replies.append(reply)
             return decode_rate(reply) if self._decoding else sum(map(len, reply["answers"])) / float(reply["seconds"])
 

@@ -1,14 +1,14 @@
 """Two one-core nodes: what speculation gives one and more users, by kind of text and by source of drafts.
 
-The target is the deep fixture in INT8, some seven times the work of the draft model a token; the draft model is the
+The target is the deep fixture in INT8, some five times the work of the draft model a token; the draft model is the
 plain SmolLM2 in INT4, which computes the same text but for quantisation: its acceptance is measured, not set. Router
 and draft process share the two cores with the stages. Every ratio but one is to our own plain pipeline with one user on
 the same two nodes; `two_users_two_nodes_over_unsplit` is to one user of the unsplit model on one node. Rates are those
 after the first token, which no draft makes come sooner.
 
 `copy`: the prompt holds a text twice and begins it a third time. `novel`: prompts of bench.prompts, drafts from the
-text alone (no draft model). `draft`: the same prompts with the draft model. `depth_gain`: several chunks of one
-sequence in flight against one.
+text alone (no draft model); each round has another kind of prompt, so that no kind stands for all. `draft`: the same
+prompts with the draft model. `depth_gain`: several chunks of one sequence in flight against one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CROWDS = (8, 16)
 
 def run(quick: bool) -> Report:
     """Measure; `quick` makes few tokens in one round and leaves the crowds out."""
-    tokens, rounds = (16, 1) if quick else (64, 5)
+    tokens, rounds = (16, 1) if quick else (64, len(KINDS))
     target, draft = deep_smollm2(Precision.INT8), smollm2(Precision.INT4)
     text = load_text_model(target.directory)
     cores = two_cores()
@@ -58,11 +58,11 @@ def run(quick: bool) -> Report:
         novel, copied = _novel(text), [_ids(text, copy_prompt())]
 
         def systems(*names: str) -> dict[str, Callable[[], float]]:
-            asked = {"1 user": novel[:1], "2 users": novel[:2], "copy": copied}
-            asked |= {f"{users} users": novel[:users] for users in _CROWDS}
+            asked = {"1 user": (novel, 1), "2 users": (novel, 2), "copy": (copied, 1)}
+            asked |= {f"{users} users": (novel, users) for users in _CROWDS}
             chosen = {name: name.rsplit(", ", 1) for name in names}
             return {
-                name: replies.rate(name, workers[variant], asked[what], tokens)
+                name: replies.rate(name, workers[variant], *asked[what], tokens)
                 for name, (variant, what) in chosen.items()
             }
 
@@ -92,7 +92,7 @@ def run(quick: bool) -> Report:
     report.notes += [
         "tokens per second from each user's first token on; no user drafts from another one's answers",
         f"target: deep fixture in INT8, draft model: SmolLM2 in INT4; cores {cores}; {tokens} greedy tokens",
-        f"novel prompts: {', '.join(KINDS)}, about {len(novel[0])} tokens, another topic in every round; "
+        f"novel prompts: {', '.join(KINDS)}, about {len(novel[0])} tokens, one kind more by round and user; "
         f"copy: {len(copied[0])} tokens",
         f"answers equal those of the plain pipeline in {replies.same} of {replies.compared}: the fast mode's results "
         "depend on how many tokens a step has; exact mode is tested apart",
@@ -129,14 +129,19 @@ class _Replies:
         self._plain: dict[str, list[list[int]]] = {}
         self.same = self.compared = 0
 
-    def rate(self, name: str, worker: Worker, prompts_: Sequence[list[int]], tokens: int) -> Callable[[], float]:
-        """A measure for bench.measure.alternate. Each round has other prompts, lest finished answers help."""
+    def rate(
+        self, name: str, worker: Worker, pool: Sequence[list[int]], users: int, tokens: int
+    ) -> Callable[[], float]:
+        """A measure for bench.measure.alternate. Each round has other prompts: those of another kind, lest one kind
+        of text stand for all, and of another topic, lest finished answers help.
+        """
         turn = 0
 
         def tokens_per_second() -> float:
             nonlocal turn
-            reply = worker.ask({"prompts": [turned(prompt, turn) for prompt in prompts_], "tokens": tokens}, 600)
-            self._note(name, f"{turn} {len(prompts_)} {len(prompts_[0])}", reply)
+            asked = [turned(pool[(turn + user) % len(pool)], turn) for user in range(users)]
+            reply = worker.ask({"prompts": asked, "tokens": tokens}, 600)
+            self._note(name, f"{turn} {users} {len(asked[0])}", reply)
             turn += 1
             return decode_rate(reply)
 

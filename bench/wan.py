@@ -14,9 +14,9 @@ from bench.fixtures import deep_smollm2
 from bench.latency import Latencies
 from bench.measure import Spread, alternate
 from bench.models import smollm2
-from bench.prompts import copy_prompt, prompts
+from bench.prompts import KINDS, copy_prompt, prompts
 from bench.report import Report
-from bench.workers import Worker, two_cores
+from bench.workers import Message, Worker, two_cores
 from shoal.manifest import Precision
 from shoal_router.text.model import load_text_model
 
@@ -31,25 +31,15 @@ _RATIOS = {
     "one_user_draft_jitter_over_naive": "jitter, 1 user",
     "one_user_draft_stall_over_naive": "stall, 1 user",
 }
-_SYSTEMS = (
-    ("naive", "1 user"),
-    ("naive", "2 users"),
-    ("naive", "copy"),
-    ("text", "1 user"),
-    ("text", "copy"),
-    ("model", "1 user"),
-    ("model", "2 users"),
-    ("jitter", "1 user"),
-)
 
 
 def run(quick: bool) -> Report:
     """Measure; `quick` makes few tokens in one round."""
     target, draft, cores = deep_smollm2(Precision.INT8), smollm2(Precision.INT4), two_cores()
-    tokens, rounds = (16, 1) if quick else (64, 3)
+    tokens, rounds = (16, 1) if quick else (64, len(KINDS))
     text = load_text_model(target.directory)
-    one, two = ([list(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[:n]] for n in (1, 2))
-    copied = [list(text.encode(copy_prompt(), add_special_tokens=False))]
+    novel = [list(text.encode(prompt, add_special_tokens=False)) for prompt in prompts()[: len(KINDS)]]
+    copied = list(text.encode(copy_prompt(), add_special_tokens=False))
     placed = ",".join(str(cores[index % 2]) for index in range(STAGES))
     naive = [str(target.directory), placed, "--no-prefix-cache", "--delay-ms", str(DELAY_MS), "--max-context", "512"]
     drafting = [*naive, "--speculative-mode", "Auto"]
@@ -66,9 +56,17 @@ def run(quick: bool) -> Report:
             name: stack.enter_context(Worker("bench.systems.whole_path", arguments, cores))
             for name, arguments in variants.items()
         }
-        asked = {"1 user": one, "2 users": two, "copy": copied}
+        asked = {
+            "1 user": [[prompt] for prompt in novel],
+            "2 users": [[prompt, other] for prompt, other in zip(novel, novel[1:] + novel[:1], strict=True)],
+            "copy": [[copied]],
+        }
+
+        def requests_of(what: str, **more: float) -> list[Message]:
+            return [{"prompts": together, "tokens": tokens, **more} for together in asked[what]]
+
         requests = {
-            f"{variant}, {what}": (workers[variant], {"prompts": asked[what], "tokens": tokens})
+            f"{variant}, {what}": (workers[variant], requests_of(what))
             for variant, whats in {
                 "naive": asked,
                 "text": ("1 user", "copy"),
@@ -77,9 +75,9 @@ def run(quick: bool) -> Report:
             }.items()
             for what in whats
         }
-        requests["stall, 1 user"] = (workers["model"], {"prompts": one, "tokens": tokens, "stall_s": STALL_S})
+        requests["stall, 1 user"] = (workers["model"], requests_of("1 user", stall_s=STALL_S))
         measured = alternate(
-            {name: latencies.rate(name, worker, request) for name, (worker, request) in requests.items()}, rounds
+            {name: latencies.rate(name, worker, *asks) for name, (worker, asks) in requests.items()}, rounds
         )
     for key, system in _RATIOS.items():
         report.add(key, measured.ratio(system, "naive, 1 user"))
@@ -93,7 +91,8 @@ def run(quick: bool) -> Report:
         f"{STAGES} stages on cores {cores}, a relay with {DELAY_MS} ms each way before each; jitter +-{JITTER_MS} ms; "
         f"the stall holds every hop up for {STALL_S:.0f} s",
         "tokens per second from each user's first token on; no user drafts from another one's answers",
-        f"{tokens} greedy tokens after prompts of about {len(one[0])} (copy: {len(copied[0])})",
+        f"{tokens} greedy tokens after prompts of about {len(novel[0])} (copy: {len(copied)}), each round of another "
+        f"kind: {', '.join(KINDS)}",
         "bytes returned: all that comes back from the last stage, gRPC's framing included",
     ]
     return report

@@ -11,46 +11,87 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import dataclass
 
 from shoal.wire.messages import StageTiming
 
 _SLOPE = 0.08  # of a step with one token: what one more costs until measured
 _LARGEST = 64  # tokens; beyond that a step is a prompt's, whose costs are others
 _FASTER, _SLOWER = 0.3, 0.05
+_FEW = 4
+"""Of the first few steps of a width the fastest counts: one that met other work on its PC must not scare it off."""
+
+_FADES = 0.98
+"""With each step of another width, what one or two steps of a width cost beyond what others suggest counts less."""
+
 _TOGETHER = 0.5
 _NETWORK_WEIGHT = 0.1
 
 
+@dataclass(slots=True)
+class _Width:
+    """What steps of one width took. `trust`: how far that is believed where its neighbours suggest less."""
+
+    seconds: float
+    steps: int = 1
+    trust: float = 0.5
+
+    def measure(self, seconds: float) -> float:
+        """One more step; gives by how much the PC got slower, as a factor: 1 as long as the width is hardly known."""
+        before = self.seconds
+        new = self.steps < _FEW
+        self.seconds += ((1.0 if new else _FASTER) if seconds < before else _SLOWER) * (seconds - before)
+        self.steps += 1
+        self.trust = 1.0 - 0.5**self.steps
+        return 1.0 if new else self.seconds / max(before, 1e-9)
+
+    def fade(self) -> None:
+        """A step of another width was measured. What was seen again and again is not forgotten."""
+        self.trust = max(_FADES * self.trust, 1.0 - 0.5 ** (self.steps - 1))
+
+
 class _Curve:
     """Seconds by tokens. Near the lower edge of what was measured: what else ran on that PC in that moment, such as
-    the draft model, is no cost of the tokens; so a faster step counts for more than a slower one.
+    the draft model, is no cost of the tokens; so a faster step counts for more than a slower one. A width that seems
+    dear is not used, and what is not used is not measured: so that a bad moment does not decide for ever, its first
+    measurements fade towards what the next lower width suggests, until it is tried again.
 
-    Invariant: `_widths` are the measured ones in order, `_least` the most that any width up to each was measured with:
-    more tokens never take less time. Every step asks for dozens of widths, so they are looked up, not searched.
+    Invariant: `_widths` are the measured ones in order, `_least` what each is believed to cost, and never less than a
+    smaller one. Every step asks for dozens of widths, so they are looked up, not searched.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
+        self._measured: dict[int, _Width] = {}
         self._widths: list[int] = []
         self._least: list[float] = []
 
     def add(self, tokens: int, seconds: float) -> None:
         """A step took this long. When a PC gets slower or faster, it does so at every width."""
-        known = self._seconds.get(tokens)
+        known = self._measured.get(tokens)
         if known is None:
-            self._seconds[tokens] = seconds
+            self._measured[tokens] = _Width(seconds)
         else:
-            now = known + (_FASTER if seconds < known else _SLOWER) * (seconds - known)
-            for width in self._seconds:
-                self._seconds[width] *= 1.0 + _TOGETHER * (now / max(known, 1e-9) - 1.0)
-            self._seconds[tokens] = now
-        self._widths = sorted(self._seconds)
-        self._least = list(accumulate((self._seconds[width] for width in self._widths), max))
+            slower = 1.0 + _TOGETHER * (known.measure(seconds) - 1.0)
+            for width, other in self._measured.items():
+                if width != tokens:
+                    other.seconds *= slower
+                    other.fade()
+        self._widths = sorted(self._measured)
+        self._least = []
+        for width in self._widths:
+            measured = self._measured[width]
+            believed = measured.seconds
+            if self._least:
+                below = self._widths[len(self._least) - 1]
+                suggested = self._least[-1] * _assumed(width) / _assumed(below)
+                if believed > suggested:
+                    believed = suggested + measured.trust * (believed - suggested)
+                believed = max(believed, self._least[-1])
+            self._least.append(believed)
 
     def has(self, tokens: int) -> bool:
         """Whether this very width was measured."""
-        return tokens in self._seconds
+        return tokens in self._measured
 
     def at(self, tokens: float) -> float:
         """Seconds of a step, growing with its tokens; of one token 1 until anything was measured."""

@@ -20,7 +20,16 @@ from shoal.wire.messages import StageTiming
 from shoal_router.schedule.acceptance import Acceptance
 from shoal_router.schedule.costs import StepCosts
 from shoal_router.schedule.drafting import Drafter
-from shoal_router.schedule.policy import SpeculationSettings, chunk, credits, may_run_ahead, may_wait, price, widths
+from shoal_router.schedule.policy import (
+    SpeculationSettings,
+    chunk,
+    credits,
+    may_run_ahead,
+    may_wait,
+    period,
+    price,
+    widths,
+)
 from shoal_router.schedule.sequence import Guess
 from shoal_router.schedule.sequence import Sequence as Generation
 
@@ -31,6 +40,9 @@ _LEAST = 0.03
 
 _UNSURE = 0.5
 """A guess that looks less likely may be better than it looks: probes are for such ones."""
+
+_PROBES = 0.01
+"""The share of the stages' time that probes take at most: where a kernel jumps, one may cost a whole step."""
 
 _SOONER = 0.9
 _PATIENCE = 2.0
@@ -60,7 +72,7 @@ class SpeculationStats:
 @dataclass(slots=True)
 class _Track:
     """What one sequence taught. `silent`: ids committed since a guess was last judged; `patience`: how many it takes
-    until one guess is sent although none pays, to see whether that is still so; `source` made the last one.
+    until one guess may be sent although none pays, to see whether that is still so; `source` made the last one.
     """
 
     acceptance: Acceptance
@@ -87,10 +99,12 @@ class Speculator:
         self._shared = Acceptance()
         self._tracks: dict[int, _Track] = {}
         self._costs = StepCosts(1)
+        self._for_probes = 0.0
 
     def start_over(self, depth: int) -> None:
         """A new pipeline, which `depth` steps fill until measured: what steps cost is not known any more."""
         self._costs = StepCosts(depth)
+        self._for_probes = 0.0
 
     @property
     def credits(self) -> int:
@@ -167,13 +181,17 @@ class Speculator:
             [chance for chance in _chances(draft[: self._row(draft, users) - 1]) if chance > _LEAST] for draft in drafts
         ]
         taken = widths(chances, self._costs, steps=steps, budget=budget)
-        for number, seq in enumerate(heads if budget > sum(taken) else ()):
-            # One at a time: a token more may cost a jump. And only to learn: a likely guess that was not taken is too
-            # dear as it is.
-            unsure = drafts[number] and drafts[number][0].estimate < _UNSURE
-            if not taken[number] and unsure and self._probe_is_due(seq):
-                taken[number] = 1
-                break
+        tokens = len(heads) + sum(taken)
+        now = period(self._costs, tokens, steps)
+        self._for_probes += _PROBES * now
+        if budget > sum(taken) and self._for_probes >= period(self._costs, tokens + 1, steps) - now:
+            for number, seq in enumerate(heads):
+                # Only to learn: a likely guess that was not taken is too dear as it is.
+                unsure = drafts[number] and drafts[number][0].estimate < _UNSURE
+                if not taken[number] and unsure and self._probe_is_due(seq):
+                    taken[number] = 1
+                    self._for_probes = 0.0
+                    break
         return [draft[:count] for draft, count in zip(drafts, taken, strict=True)]
 
     def ahead(

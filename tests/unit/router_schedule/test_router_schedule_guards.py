@@ -115,7 +115,7 @@ GUARDS = {
         "if len(self._in_flight) <= self._depth:",
     ),
     "guesses keep to the step's budget": ("speculation", "budget=budget)", "budget=10**6)"),
-    "probes keep to the step's budget": ("speculation", "heads if budget > sum(taken) else ()", "heads"),
+    "probes keep to the step's budget": ("speculation", "budget > sum(taken) and ", ""),
 }
 
 

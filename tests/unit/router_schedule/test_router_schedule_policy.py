@@ -69,6 +69,30 @@ def test_a_kernels_jump_is_seen_where_it_is():
     assert widths([[0.99] * 8], costs, steps=1, budget=4) == [3]
 
 
+def test_a_width_that_met_other_work_the_first_time_is_tried_again():
+    costs = StepCosts(2)
+    for tokens, each in ((1, 44), (2, 46), (3, 90)):  # the third beside the draft model
+        costs.observe(tokens, timings(each, each), each / 500)
+    for _ in range(100):
+        costs.observe(2, timings(46, 46), 0.092)
+    assert costs.cycle(3) < 0.110, "nobody would ever try it"
+    costs.observe(3, timings(50, 50), 0.100)
+    assert costs.cycle(3) == pytest.approx(0.100, rel=0.02), "of the first few the fastest counts"
+
+
+def test_a_jump_that_was_often_measured_is_forgotten_slowly_and_seen_again_at_once():
+    costs = StepCosts(2)
+    for _ in range(10):
+        for tokens, each in ((4, 53), (5, 90)):
+            costs.observe(tokens, timings(each, each), each / 500)
+    before = costs.cycle(5)
+    for _ in range(20):
+        costs.observe(4, timings(53, 53), 0.106)
+    assert before > costs.cycle(5) > 0.150
+    costs.observe(5, timings(90, 90), 0.180)
+    assert costs.cycle(5) == pytest.approx(before, rel=0.02)
+
+
 def test_what_else_ran_on_a_pc_is_no_cost_of_the_tokens():
     costs = measured([10, 10], widths=(1, 2, 4))
     for _ in range(30):
