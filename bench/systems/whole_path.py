@@ -19,8 +19,9 @@ Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s
 prompts begin at once; with "after": k the first one begins alone, and the others when it has k tokens; with
 "stall_s": s every relay stands still for s seconds when it has 8. With "speculation": {"mode", "max_tokens",
 "max_chunks"} a router with these settings takes the ring over first; with "delay_ms": d each relay has that delay from
-then on; with "grammar": g every answer follows it. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens came, in seconds
-from the beginning; `bytes_back` counts what came back from the last stage through a relay.
+then on; with "grammar": g every answer follows it. `sent_s` has the moment at which each prompt was sent, `arrivals_s`
+those at which its tokens came, in seconds from the beginning; `bytes_back` counts what came back from the last stage
+through a relay.
 """
 
 from __future__ import annotations
