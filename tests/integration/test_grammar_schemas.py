@@ -53,7 +53,7 @@ def answer(tokenizer: tuple[LLTokenizer, tuple[int, ...]]) -> Iterator[Callable[
     reader, ends = tokenizer
     grammars = Grammars(lambda: reader, VOCAB)
     noise = np.random.default_rng(1).normal(0, 2, (32, VOCAB)).astype(np.float32)
-    closing = [i for i in range(VOCAB) if set(reader.decode_str([i])) & set('"}]')]
+    closing = [i for i in range(VOCAB) if set(reader.decode_str([i])) & set('"}]@')]
     noise[:, closing] += 5
     noise[:, list(ends)] += 5
 

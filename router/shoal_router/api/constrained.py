@@ -62,5 +62,8 @@ def _stated(body: ChatRequest | CompletionRequest) -> tuple[Form, str, str] | No
         return None
     if wanted.json_schema is None:
         return Form.JSON_SCHEMA, '{"type": "object"}', "response_format"
-    schema = json.dumps(wanted.json_schema.json_schema or {})
-    return Form.JSON_SCHEMA, schema, "response_format.json_schema.schema"
+    param = "response_format.json_schema.schema"
+    try:
+        return Form.JSON_SCHEMA, json.dumps(wanted.json_schema.json_schema or {}), param
+    except RecursionError:
+        raise refused(param, GrammarRefused("too deep")) from None

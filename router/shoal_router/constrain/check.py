@@ -57,8 +57,8 @@ class ProcessCheck:
 
     async def grammar(self, constraint: Constraint) -> str:
         """See GrammarCheck."""
-        if len(constraint.text) > LARGEST_GRAMMAR:
-            raise GrammarRefused(f"too large: {len(constraint.text)} characters, {LARGEST_GRAMMAR} are taken")
+        if (size := len(constraint.text.encode(errors="replace"))) > LARGEST_GRAMMAR:
+            raise GrammarRefused(f"too large: {size} bytes, {LARGEST_GRAMMAR} are taken")
         if constraint not in self._known:
             async with self._turn:
                 if constraint not in self._known:

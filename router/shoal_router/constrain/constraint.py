@@ -71,11 +71,15 @@ def thought_of(prompt: str, template: str) -> Thought:
 
 def grammar_of(constraint: Constraint) -> str:
     """llguidance's text, not compiled yet. Raises GrammarRefused for what is not even the form's syntax."""
-    content = _content(constraint)
-    if constraint.thought is Thought.NONE:
-        return json.dumps({"grammars": [content]}, ensure_ascii=False)
-    above = {"name": "answer", "lark_grammar": _above(constraint)}
-    return json.dumps({"grammars": [above, {**content, "name": "content"}]}, ensure_ascii=False)
+    grammars = [_content(constraint)]
+    if constraint.thought is not Thought.NONE:
+        grammars.insert(0, {"name": "answer", "lark_grammar": _above(constraint)})
+    grammar = json.dumps({"grammars": grammars}, ensure_ascii=False)
+    try:
+        grammar.encode()
+    except UnicodeEncodeError:
+        raise GrammarRefused("half of a surrogate pair is no character") from None
+    return grammar
 
 
 def mark(text: str, token_id: int | None) -> str:

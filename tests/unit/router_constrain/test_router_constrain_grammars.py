@@ -59,6 +59,8 @@ def test_each_form_allows_what_it_says(form: Form, text: str, good: str, bad: st
         (Form.GRAMMAR, "x", "neither Lark nor GBNF"),
         (Form.JSON_SCHEMA, "{", "not JSON"),
         (Form.JSON_SCHEMA, "[]", "is an object"),
+        (Form.JSON_SCHEMA, '{"const": "\\ud800"}', "surrogate"),
+        (Form.GRAMMAR, 'start: "\ud800"', "surrogate"),
         (Form.JSON_SCHEMA, '{"type": "foo"}', "foo"),
         (Form.JSON_SCHEMA, '{"uniqueItems": true}', "uniqueItems"),
         (Form.JSON_SCHEMA, '{"$ref": "http://example.com/x"}', "example.com"),
