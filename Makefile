@@ -85,7 +85,7 @@ lint: .venv/.synced-dev ## ruff, mypy --strict and the layers between the packag
 	@$(BIN)/lint-imports
 
 .PHONY: generate
-generate: .venv/.synced-dev ## write the CRD, the protobuf stubs and the CLI reference anew
+generate: .venv/.synced-dev ## write the CRD, the protobuf stubs and the references anew
 	$(say) "protobuf stubs from shoal/wire/stage.proto"
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. shoal/wire/stage.proto
 	$(say) "crds/ from shoal.resource"
@@ -93,6 +93,13 @@ generate: .venv/.synced-dev ## write the CRD, the protobuf stubs and the CLI ref
 	@cp crds/*.yaml charts/shoal/files/crds/
 	$(say) "docs/reference/cli.md from the commands"
 	@$(BIN)/python -m shoal_cli.reference docs/reference/cli.md
+	$(say) "docs/reference/sharded-model.md from the CRD"
+	@$(BIN)/python -m shoal.resource.reference docs/reference/sharded-model.md
+
+.PHONY: docs
+docs: .venv/.synced-dev ## build the documentation into site/; a link that leads nowhere ends it
+	$(say) "mkdocs build --strict"
+	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: bench
 bench: .venv/.synced-dev ## run a benchmark: make bench NAME=single-node (no NAME: list them)
@@ -101,7 +108,7 @@ bench: .venv/.synced-dev ## run a benchmark: make bench NAME=single-node (no NAM
 .PHONY: clean
 clean: ## remove caches and build output; models stay in ~/.cache/shoal
 	$(say) "removing caches and build output"
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	@rm -rf site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	@find . -path ./.venv -prune -o -path ./.tools -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # A stamp is newer than the lock when the environment holds what the lock says. Running needs less than developing.

@@ -25,6 +25,7 @@ BENCHES = {
     "grammar": "bench.grammar",
     "hop": "bench.hop",
     "operator": "bench.operator",
+    "overhead": "bench.overhead",
     "paper": "bench.paper",
     "prefill": "bench.prefill",
     "prefix": "bench.prefix",

@@ -23,11 +23,12 @@ from shoal.plan import Device, ModelFacts, Plan, PlanSpec, make_plan
 from shoal.plan.document import StagePlan
 from shoal.plan.standby import with_standbys
 from shoal.resource import SpeculativeMode
-from shoal.wire.messages import Step, StepResult
+from shoal.wire.messages import StageProgress, Step, StepResult
 from shoal_cli.cache import openvino_dir
 from shoal_cli.local.launch import LocalCommands
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.restarts import Restarts
+from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.interface import Pipeline, PipelineFacts, PipelineOpener, Progress
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile
@@ -67,6 +68,11 @@ class TimedOpener:
     inner: PipelineOpener
     moments: Moments
 
+    @property
+    def board(self) -> StageBoard:
+        """See PipelineOpener.board."""
+        return self.inner.board
+
     async def open(self, *, deadline_seconds: float, progress: Progress) -> Pipeline:
         """See PipelineOpener.open."""
         return _Timed(await self.inner.open(deadline_seconds=deadline_seconds, progress=progress), self.moments)
@@ -81,6 +87,10 @@ class _Timed:
     @property
     def facts(self) -> PipelineFacts:
         return self._inner.facts
+
+    @property
+    def progress(self) -> tuple[StageProgress, ...]:
+        return self._inner.progress
 
     def submit(self, step: Step) -> None:
         self._inner.submit(step)

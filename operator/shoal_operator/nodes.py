@@ -3,7 +3,8 @@
 Memory that a stage may take is what the node offers to pods, less what pods on it ask for, less what the plans of
 other ShardedModels have taken. Stage pods themselves do not count: their plans do, from the moment they are made, so
 that two models planned one after the other never want the same bytes. The GPU's memory is the pod's memory (device
-plugins account none), so this sum is the only guard. Devices are discovered from what the node says it can allocate.
+plugins account none), so this sum is the only guard. Devices are discovered from what the node says it can allocate,
+less those that a doctor refused on it; its annotations also say how fast devices and links were measured to be.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from shoal.plan.devices import PROFILES
 from shoal.plan.document import Device, Plan
 from shoal.plan.facts import NodeFacts
+from shoal.plan.node_annotations import NodeFindings, from_annotations
 from shoal.resource import NodesFile, Toleration
 from shoal.resource.bounds import quantity_bytes
 from shoal_operator import names
@@ -182,9 +185,10 @@ def _view(
     name = metadata["name"]
     allocatable = status.get("allocatable", {})
     ready = next((each for each in status.get("conditions", ()) if each["type"] == "Ready"), None)
+    found = from_annotations(metadata.get("annotations") or {})
     resources: dict[Device, str] = {}
     for device, known in RESOURCES.items():
-        for resource in known:
+        for resource in known if device not in found.refused else ():
             left = (
                 amount(allocatable.get(resource, 0)) - devices.get((name, resource), 0) - taken.get((name, device), 0)
             )
@@ -194,10 +198,11 @@ def _view(
     return NodeView(
         facts=NodeFacts(
             name=name,
-            devices=(*resources, Device.CPU),
+            devices=(*resources, *({Device.CPU} - found.refused)),
             memory_total=amount(status.get("capacity", {}).get("memory", 0)),
             memory_allocatable=total,
             memory_free=max(0, total - memory.get(name, 0)),
+            **_measured(found),
             labels=dict(metadata.get("labels", {})),
         ),
         ready=ready is not None and ready["status"] == "True",
@@ -206,6 +211,13 @@ def _view(
         taints=tuple(taint for taint in spec.get("taints", ()) if _keeps_pods_off(taint)),
         resources=resources,
     )
+
+
+def _measured(found: NodeFindings) -> dict[str, Any]:
+    """What a doctor measured: speeds relative to the assumed ones, as the planner wants them."""
+    speeds = {device: value * 1e9 / PROFILES[device].bytes_per_second for device, value in found.gbps.items()}
+    link = {} if found.link_ms is None else {"link_ms": found.link_ms}
+    return {"speeds": speeds, "link_mbps": found.link_mbps, **link}
 
 
 def with_cap(view: NodeView, cap: int) -> NodeView:

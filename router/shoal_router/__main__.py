@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 
 import uvloop
 
+from shoal import __version__
 from shoal.errors import PlanError, ShoalError
 from shoal.leave import leave
 from shoal.logs import log_to_stderr
 from shoal.manifest import read_manifest
 from shoal.parent import die_with_parent
 from shoal.resource import SpeculativeMode
+from shoal.tracing import traces_of_environment
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
@@ -31,12 +33,14 @@ from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
 from shoal_router.pipeline.opener import RingOpener
-from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of
+from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of, read_plan
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
+from shoal_router.watch.feed import Watch
+from shoal_router.watch.picture import card_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +112,18 @@ def run(settings: RouterSettings) -> None:
         keep_alive_seconds=settings.keep_alive_seconds,
         requests_per_key=settings.requests_per_key,
     )
+    watch = Watch(
+        runtime,
+        lambda: read_plan(settings.plan),
+        lambda plan: card_of(manifest, api.served_names, plan, __version__),
+    )
+    runtime.journal.traces = traces = traces_of_environment("shoal-router")
     grammars = ProcessCheck(settings.model, manifest.shape.vocab_size, manifest.eos_token_ids)
-    app = create_app(runtime, text, api, keys, grammars=grammars)
+    app = create_app(runtime, text, api, keys, watch, traces, grammars=grammars)
     companions = (grammars,) if model is None else (grammars, model)
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions))
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close))
+    if traces is not None:
+        traces.close()
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class GenerationRequest:
     """One sequence to generate. `params.seed` is set; `max_tokens` None means: up to the end of the context.
 
     `stop_token_ids` end the sequence and are not part of the answer's text; they are empty with `ignore_eos`.
-    `group`: among whose answers drafts may be looked for (an API key); "" is all.
+    `group`: among whose answers drafts may be looked for (an API key); "" is all. `trace`: see SequenceStart.
     """
 
     request_id: str
@@ -83,6 +83,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     stop_token_ids: frozenset[int] = field(default_factory=frozenset)
     group: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal_router.generation import GenerationError, TokenDelta
+from shoal_router.watch.journal import RequestRecord
 
 
 class Home(Protocol):
@@ -27,10 +28,13 @@ class Home(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Mailbox:
-    """What has come for sequence `seq` and was not read yet. `losses`: pipelines that were lost while it had begun."""
+    """What has come for sequence `seq` and was not read yet. `losses`: pipelines that were lost while it had begun;
+    `record`: its stamps for whoever watches.
+    """
 
     seq: int
     home: Home
+    record: RequestRecord
     losses: int = 0
     _items: asyncio.Queue[TokenDelta | GenerationError] = field(default_factory=asyncio.Queue)
 

@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import uvicorn
@@ -92,8 +92,9 @@ async def serve(
     bound: socket.socket,
     grace_seconds: float,
     companions: Sequence[Companion] = (),
+    when_stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT, when `when_stopping` is called first: it ends what has no end of its own."""
     server = _Server(
         uvicorn.Config(
             app,
@@ -119,6 +120,7 @@ async def serve(
             server.force_exit = True
         else:
             server.should_exit = True
+            when_stopping()
             loop.call_later(grace_seconds, stop_running)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,13 +24,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.tracing import current_trace
 from shoal.wire.errors import StageNotReady
-from shoal.wire.messages import Step
+from shoal.wire.messages import StageProgress, StageTiming, Step
 from shoal_router.generation import (
     FinishReason,
     GenerationFailed,
@@ -51,6 +52,7 @@ from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.scheduler import Scheduler
 from shoal_router.schedule.sequence import Sequence
 from shoal_router.schedule.speculation import SpeculationStats, Speculator
+from shoal_router.watch.journal import Journal, Outcome, StepRecord
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +81,8 @@ class StepLoopSettings:
 class StepLoop:
     """Invariant: a sequence is in the scheduler if and only if its mailbox is here and waits for more of it.
 
-    `ids` numbers sequences, `speculation` counts drafts, over all loops that share them. `when_changed` is called
-    whenever a pipeline was opened or lost.
+    `ids` numbers sequences, `speculation` counts drafts, `journal` notes what happens (here: as `index`), over all
+    loops that share them. `when_changed` is called whenever a pipeline was opened or lost.
     """
 
     def __init__(
@@ -92,6 +94,8 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
         ids: Iterator[int] | None = None,
         speculation: SpeculationStats | None = None,
+        journal: Journal | None = None,
+        index: int = 0,
         when_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._opener = opener
@@ -101,6 +105,9 @@ class StepLoop:
         self._ids = ids if ids is not None else count()
         self._when_changed = when_changed
         self.speculation = speculation if speculation is not None else SpeculationStats()
+        self._journal = journal if journal is not None else Journal()
+        self._index = index
+        self.generated = 0
         self._scheduler: Scheduler | None = None
         self._pipeline: Pipeline | None = None
         self._mailboxes: dict[int, Mailbox] = {}
@@ -163,11 +170,17 @@ class StepLoop:
         if self._pipeline is None or self._scheduler is None:
             raise self._unavailable()
         check_request(request, self._pipeline.facts.vocab_size)
+        now, length = self._clock(), len(request.prompt)
         if request.max_tokens == 0:
-            mailbox = Mailbox(-1, self)
+            mailbox = Mailbox(-1, self, self._journal.begin(request.request_id, -1, self._index, length, now))
+            self._end(mailbox, (), Outcome.LENGTH)
             mailbox.put(TokenDelta((), finish=FinishReason.LENGTH))
             return mailbox
-        mailbox = Mailbox(self._scheduler.add(request), self)
+        if self._journal.traces is not None:
+            request = replace(request, trace=current_trace.get())
+        seq = self._scheduler.add(request)
+        record = self._journal.begin(request.request_id, seq, self._index, length, now, request.trace)
+        mailbox = Mailbox(seq, self, record)
         self._mailboxes[mailbox.seq] = mailbox
         self._pump()
         return mailbox
@@ -177,6 +190,7 @@ class StepLoop:
         if self._mailboxes.get(mailbox.seq) is mailbox and self._scheduler is not None:
             del self._mailboxes[mailbox.seq]
             self._scheduler.cancel(mailbox.seq)
+            self._end(mailbox, self._timings.sums(), Outcome.LEFT)
             self._pump()
 
     # ---- sequences come from and go to other loops
@@ -195,6 +209,11 @@ class StepLoop:
     def crowded_out(self) -> tuple[int, ...]:
         """See Scheduler.crowded_out; none while the pipeline is not open."""
         return self._scheduler.crowded_out if self._pipeline is not None and self._scheduler is not None else ()
+
+    @property
+    def progress(self) -> tuple[StageProgress, ...]:
+        """See Pipeline.progress; empty while the pipeline is not open."""
+        return self._pipeline.progress if self._pipeline is not None else ()
 
     def can_seat(self, tokens: int) -> bool:
         """See Scheduler.can_seat; never while the pipeline is not open."""
@@ -219,6 +238,7 @@ class StepLoop:
         self._scheduler.take_over(sequence)
         self._mailboxes[mailbox.seq] = mailbox
         mailbox.home = self
+        mailbox.record.go_on_at(self._index)
         self._pump()
 
     def _unavailable(self) -> PipelineUnavailable:
@@ -246,11 +266,17 @@ class StepLoop:
                     self._alarm = asyncio.get_running_loop().call_later(scheduler.wake_at - self._clock(), self._pump)
                 return
             pipeline.submit(Step(rows=plan.rows))
+            if plan.prefill_tokens:
+                for row in plan.rows:
+                    if row.start is not None:
+                        self._mailboxes[row.seq].record.admit(self._clock(), self._timings.sums())
 
     async def _serve(self, pipeline: Pipeline, scheduler: Scheduler) -> None:
         """Take results until the pipeline is lost. The next steps leave before anything is delivered."""
         while True:
             result = await pipeline.result()
+            if self._journal.watchers:
+                self._note_step(scheduler, result.timings)
             events = scheduler.update(result.outcomes, self._clock(), result.timings)
             self._pump()
             self._timings.add(result.timings)
@@ -263,6 +289,28 @@ class StepLoop:
             return
         mailbox = self._mailboxes[event.seq] if event.finish is None else self._mailboxes.pop(event.seq)
         mailbox.put(TokenDelta(event.tokens, event.logprobs, event.finish, event.cached_tokens))
+        record = mailbox.record
+        record.tokens += len(event.tokens)
+        self.generated += len(event.tokens)
+        if record.first is None:
+            record.begin(self._clock(), self._timings.sums(), event.cached_tokens)
+        if event.finish is not None:
+            self._end(mailbox, self._timings.sums(), Outcome(event.finish.value))
+
+    def _end(self, mailbox: Mailbox, sums: tuple[StageTiming, ...], outcome: Outcome) -> None:
+        """An answer is over: note it, and say so where people search by request or epoch."""
+        record = mailbox.record
+        self._journal.end(record, self._clock(), sums, outcome)
+        epoch = self._pipeline.facts.epoch if self._pipeline is not None else 0
+        where = {"request_id": record.request_id, "sequence": record.seq, "pipeline": self._index, "epoch": epoch}
+        counts = {"step": self._timings.steps, "prompt_tokens": record.prompt_tokens, "tokens": record.tokens}
+        _log.info("answer over: %s", outcome.value, extra=where | counts | {"losses": record.losses})
+
+    def _note_step(self, scheduler: Scheduler, timings: tuple[StageTiming, ...]) -> None:
+        step = scheduler.oldest_step
+        if step is not None:
+            seqs = tuple(row.seq.id for row in step.rows)
+            self._journal.step(StepRecord(self._index, step.sent, self._clock(), step.tokens, seqs, timings))
 
     # ---- pipelines come and go
 
@@ -275,7 +323,9 @@ class StepLoop:
             pipeline = await self._open_next(lost_at)
             opened_at = self._clock()
             try:
-                await self._serve(pipeline, self._adopt(pipeline))
+                scheduler = self._adopt(pipeline)
+                self._journal.opened(self._index, opened_at, pipeline.facts.epoch, pipeline.facts.stages, lost_at)
+                await self._serve(pipeline, scheduler)
             except StageError as error:
                 self._lost(error)
             except Exception as error:  # noqa: BLE001 - the service must outlive a defect; it is logged in full
@@ -348,11 +398,16 @@ class StepLoop:
 
     def _lost(self, error: StageError) -> None:
         self._detail = f"the pipeline was lost: {error}"
-        _log.warning("%s", self._detail)
+        epoch = self._pipeline.facts.epoch if self._pipeline is not None else 0
+        _log.warning("%s", self._detail, extra={"pipeline": self._index, "epoch": epoch, "step": self._timings.steps})
         # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
         counts = not isinstance(error, StageNotReady)
+        self._journal.lost(self._index, self._clock(), str(error))
         for seq, mailbox in list(self._mailboxes.items()):
-            mailbox.losses += counts and self._scheduler is not None and self._scheduler.has_begun(seq)
+            begun = self._scheduler is not None and self._scheduler.has_begun(seq)
+            mailbox.losses += counts and begun
+            if begun:
+                mailbox.record.lose_pipeline()
             if mailbox.losses > self._settings.recovery_attempts:
                 self._fail(seq, f"the pipeline was lost: {error}")
 
@@ -371,6 +426,7 @@ class StepLoop:
         mailbox = self._mailboxes.pop(seq)
         if self._scheduler is not None:
             self._scheduler.cancel(seq)
+        self._end(mailbox, (), Outcome.FAILED)
         mailbox.put(GenerationFailed(reason))
 
     def _note(self, line: str) -> None:

@@ -95,7 +95,8 @@ _BYTES: Final = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.F16: 2.0, P
 class NodeFacts:
     """One place for a stage: a PC, or a share of one (then `host` names the PC and the memory is the share's own).
 
-    `speeds` are relative to a Lunar Lake PC's device of that kind; `link_ms` is the round trip to its neighbours.
+    `speeds` are relative to a Lunar Lake PC's device of that kind; `link_ms` is the round trip to its neighbours,
+    `link_mbps` what the slowest of the links to them carries in MB/s, if somebody measured it.
     """
 
     name: str
@@ -106,6 +107,7 @@ class NodeFacts:
     memory_cap: int | None = None
     speeds: Mapping[Device, float] = field(default_factory=dict)
     link_ms: float = 0.5
+    link_mbps: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     host: str = ""
 

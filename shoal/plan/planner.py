@@ -119,6 +119,12 @@ def _stage(costs: Costs, index: int, piece: Piece) -> StagePlan:
     )
 
 
+def _link_words(site: Site) -> str:
+    """The link of a node where it was measured: a slow one explains slow prompts."""
+    speed = site.node.link_mbps
+    return "" if speed is None else f"; its link was measured: {site.node.link_ms:.2f} ms, {speed:.0f} MB/s"
+
+
 def _reasons(costs: Costs, spec: PlanSpec, chains: Sequence[Chain], pipelines: Sequence[PipelinePlan]) -> list[str]:
     """Why the plan is so: the sums, the slowest stage, what had to give."""
     reasons = [
@@ -131,6 +137,7 @@ def _reasons(costs: Costs, spec: PlanSpec, chains: Sequence[Chain], pipelines: S
             reasons.append(
                 f"{label}stage {stage.index} on {stage.node} ({stage.device}): {stage.describe_blocks(costs.layers)}; "
                 f"{memory(stage.memory)} of {size(stage.limit)} allowed, {_limit_words(piece.site, spec)}"
+                f"{_link_words(piece.site)}"
             )
         slowest = max(pipeline.stages, key=lambda stage: stage.step_ms + stage.hop_ms)
         reasons.append(

@@ -326,6 +326,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
         ),
         prompt_len=start.prompt_len,
         history=start.history,
+        trace=start.trace,
     )
 
 
@@ -347,6 +348,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
+        trace=message.trace,
     )
 
 

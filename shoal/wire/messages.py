@@ -65,12 +65,14 @@ class SequenceStart:
     """What a stage must know of a sequence before its first row in an epoch.
 
     `prompt_len` tells prompt from answer. `history` holds the ids at positions [0, past_len) of that first row:
-    empty unless a prefix was reused, and needed by penalties and grammars only.
+    empty unless a prefix was reused, and needed by penalties and grammars only. `trace`: the context of the request's
+    span, as the header `traceparent` has it; "" when it is not traced. It goes with the first row only.
     """
 
     params: SamplingParams
     prompt_len: int
     history: tuple[int, ...] = ()
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`python -m shoal_stage compile|serve|draft …`: what the stage image runs. Each is imported when it is asked for."""
+"""`python -m shoal_stage compile|serve|draft|doctor …`: what the stage image runs, imported when asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.leave import leave
 
-_USAGE = "usage: python -m shoal_stage compile|serve|draft …"
+_USAGE = "usage: python -m shoal_stage compile|serve|draft|doctor …"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,6 +25,10 @@ def main(argv: Sequence[str]) -> int:
                 from shoal_stage.draft.main import draft
 
                 return draft(rest)
+            case ["doctor", *rest]:
+                from shoal_stage.doctor.command import doctor_command
+
+                doctor_command(rest)
             case ["-h" | "--help"]:
                 print(_USAGE)  # noqa: T201
             case _:

@@ -94,7 +94,7 @@ def stage_deployment(intent: Intent, facts: ModelFacts, placed: PlacedStage) -> 
         affinity=_on_node(stage.node),
         tolerations=tolerations(intent, GONE_SECONDS),
         terminationGracePeriodSeconds=STOP_SECONDS,
-        initContainers=list(files.init),
+        initContainers=[*files.init, *_doctor(intent, stage, {"memory": memory, **device}, cache)],
     )
     priority = spec.placement.priority_class_name or intent.settings.priority_class
     if priority:
@@ -136,6 +136,17 @@ def stages_headless_service(intent: Intent) -> Object:
             }
         },
     )
+
+
+def _doctor(intent: Intent, stage: StagePlan, resources: Object, cache: Object) -> list[Object]:
+    """Looks at the device before the stage loads: its last line says why the pod does not start. A CPU needs none."""
+    if stage.device is Device.CPU:
+        return []
+    command = ["python", "-m", "shoal_stage", "doctor", f"--device={stage.device.value}", "--cache=/cache"]
+    requests = {"cpu": "500m", **resources}
+    return [
+        container("doctor", intent.stage_image, command, intent, requests=requests, limits=resources, mounts=(cache,))
+    ]
 
 
 def _startup_budget(stage: StagePlan) -> int:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shoal.errors import ShoalError
+from shoal.tracing import Traces
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, key_of, request_id_of
@@ -20,12 +21,15 @@ from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
+from shoal_router.api.page import add_page
 from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.api.traced import Traced
 from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
+from shoal_router.watch.feed import Watch
 
 
 def create_app(
@@ -33,11 +37,13 @@ def create_app(
     text: TextModel,
     settings: ApiSettings,
     keys: ApiKeys | None = None,
+    watch: Watch | None = None,
+    traces: Traces | None = None,
     *,
     grammars: GrammarCheck | None = None,
 ) -> FastAPI:
-    """The application. `generator` may become ready later; without `keys` everybody may call, without `grammars`
-    every answer is free: what would constrain one is refused.
+    """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
+    no page, and without `grammars` every answer is free: what would constrain one is refused.
     """
     served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
@@ -46,6 +52,10 @@ def create_app(
     _add_health(app, served)
     _add_models(app, served)
     _add_generation(app, served)
+    if watch is not None:
+        add_page(app, watch)
+    if traces is not None:
+        app.add_middleware(Traced, traces=traces)
     app.add_middleware(Once)
     if keys is not None:
         app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)

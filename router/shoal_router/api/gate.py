@@ -1,7 +1,8 @@
 """Lets in who has a key, and nobody for more requests at a time than a key may have.
 
 Plain ASGI inside Edge, which turns what is raised here into an answer. Probes and metrics stay open: a kubelet has no
-key, and neither tells a text.
+key, and neither tells a text. So do the page's files, which ask for the key themselves. Watching needs a key, but does
+not count as a request that runs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal_router.api.errors import ApiError
 from shoal_router.api.keys import ApiKeys
+from shoal_router.api.page import EVENTS_PATH, PAGE_PREFIX
 
-OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics", "/"})
 
 
 class Gate:
@@ -28,11 +30,14 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Raises ApiError."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE_PREFIX):
             await self._app(scope, receive, send)
             return
         owner = self._owner(scope)
         scope["state"]["api_key"] = owner
+        if scope["path"] == EVENTS_PATH:
+            await self._app(scope, receive, send)
+            return
         if self._most is not None and self._running[owner] >= self._most:
             raise ApiError(
                 429,

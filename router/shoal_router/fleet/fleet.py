@@ -36,11 +36,14 @@ from shoal_router.generation import (
     TokenDelta,
 )
 from shoal_router.mailbox import Mailbox, answer
+from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener, Progress
 from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
+from shoal_router.watch.journal import Journal
+from shoal_router.watch.view import PipelineView
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,11 @@ class _Door:
     index: int
     opener: PipelineOpener
     shut: bool = False
+
+    @property
+    def board(self) -> StageBoard:
+        """See PipelineOpener.board."""
+        return self.opener.board
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> Pipeline:
         """See PipelineOpener.open."""
@@ -88,6 +96,7 @@ class Fleet:
         self._clock = clock
         self._look_seconds = look_seconds
         self.speculation = SpeculationStats()
+        self.journal = Journal()
         self._ids = count()
         self._loops: dict[int, StepLoop] = {}
         self._doors: dict[int, _Door] = {}
@@ -139,6 +148,21 @@ class Fleet:
             timings=next(iter(each.values())).timings if len(each) == 1 else (),
             steps=sum(status.steps for status in each.values()),
             pipelines=tuple(_of_pipeline(index, status) for index, status in each.items()),
+        )
+
+    def look(self) -> tuple[PipelineView, ...]:
+        """See Watched.look."""
+        return tuple(self._view(index, loop) for index, loop in sorted(self._loops.items()))
+
+    def _view(self, index: int, loop: StepLoop) -> PipelineView:
+        load = loop.scheduler.load if loop.scheduler is not None else None
+        return PipelineView(
+            status=_of_pipeline(index, loop.status()),
+            stages=self._doors[index].board.views,
+            progress=loop.progress,
+            generated=loop.generated,
+            slots=load.slots if load is not None else 0,
+            in_flight=load.in_flight if load is not None else 0,
         )
 
     def _explain(self, each: Mapping[int, GeneratorStatus]) -> str:
@@ -244,6 +268,8 @@ class Fleet:
             clock=self._clock,
             ids=self._ids,
             speculation=self.speculation,
+            journal=self.journal,
+            index=index,
             when_changed=self._changed,
         )
         await loop.start()

@@ -23,11 +23,13 @@ from shoal.wire.messages import (
     Row,
     RowOutcome,
     SamplingParams,
+    StageProgress,
     StageTiming,
     Step,
     StepResult,
     TokenLogprob,
 )
+from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline
 
@@ -162,6 +164,11 @@ class FakePipeline:
         return self._facts
 
     @property
+    def progress(self) -> tuple[StageProgress, ...]:
+        """See Pipeline.progress: stages in memory have no pulse."""
+        return ()
+
+    @property
     def held(self) -> list[set[int]]:
         """The sequences that each stage keeps memory for."""
         return [set(stage.held) for stage in self.stages]
@@ -244,6 +251,7 @@ class FakeOpener:
     gate: Gate = _open_gate
     failures: deque[StageError] = field(default_factory=deque)
     opened: list[FakePipeline] = field(default_factory=list)
+    board: StageBoard = field(default_factory=StageBoard)
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> FakePipeline:
         """A fresh pipeline, or the next failure."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.wire.messages import KvCapacity, Step, StepResult
+from shoal.wire.messages import KvCapacity, StageProgress, Step, StepResult
+from shoal_router.pipeline.board import StageBoard
 
 Progress = Callable[[str], None]
 """Called with one line whenever opening got further: which stage is awaited, and what it says of itself."""
@@ -41,6 +42,11 @@ class Pipeline(Protocol):
         """What the stages said when the pipeline was opened."""
         ...
 
+    @property
+    def progress(self) -> tuple[StageProgress, ...]:
+        """What the stages said last of how far they are; empty before their first pulse."""
+        ...
+
     def submit(self, step: Step) -> None:
         """Send a step to the first stage. Steps and releases keep their order on every stage."""
         ...
@@ -63,6 +69,11 @@ class Pipeline(Protocol):
 
 class PipelineOpener(Protocol):
     """Knows where the stages are and makes a pipeline of them."""
+
+    @property
+    def board(self) -> StageBoard:
+        """What is known of the stages, while it opens and afterwards."""
+        ...
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> Pipeline:
         """Wait until every stage is ready, check that they fit together, and open them with a new epoch.

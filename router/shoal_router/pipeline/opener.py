@@ -24,6 +24,7 @@ from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import open_channel
+from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.fit import check_fit, next_epoch
 from shoal_router.pipeline.interface import PipelineFacts, Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline, PlanSource
@@ -51,6 +52,7 @@ class RingOpener:
     hidden_dtype: DType | None = None
     times: RingTimes = field(default_factory=RingTimes)
     tls: TlsDirectory | None = None
+    board: StageBoard = field(default_factory=StageBoard)
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> RingPipeline:
         """See PipelineOpener.open."""
@@ -59,7 +61,7 @@ class RingOpener:
             async with asyncio.timeout(deadline_seconds):
                 while True:
                     planned = self.source.read()
-                    readiness = Readiness(planned, progress)
+                    readiness = Readiness(planned, progress, self.board)
                     pipeline = await self._unless_moved(planned, self._open(planned, readiness, progress))
                     if pipeline is not None:
                         return pipeline

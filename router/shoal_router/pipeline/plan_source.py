@@ -47,7 +47,7 @@ class PlanFile:
 
     def read(self) -> PlannedPipeline:
         """See PlanSource.read."""
-        plan = _read(self.path)
+        plan = read_plan(self.path)
         if self.pipeline >= len(plan.pipelines):
             raise PlanError(f"the plan {self.path} has {len(plan.pipelines)} pipelines, there is no {self.pipeline}")
         stages = plan.pipelines[self.pipeline]
@@ -59,10 +59,11 @@ class PlanFile:
 
 def pipelines_of(path: Path) -> range:
     """The pipelines of a plan.json, each of which PlanFile can read. Raises PlanError."""
-    return range(len(_read(path).pipelines))
+    return range(len(read_plan(path).pipelines))
 
 
-def _read(path: Path) -> Plan:
+def read_plan(path: Path) -> Plan:
+    """The plan at `path`. Raises PlanError."""
     try:
         return Plan.model_validate_json(path.read_bytes())
     except FileNotFoundError:

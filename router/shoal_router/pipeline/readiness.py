@@ -15,6 +15,7 @@ from shoal.wire.errors import StageFailed, StageNotReady, StageUnreachable, from
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
+from shoal_router.pipeline.board import Seen, StageBoard
 from shoal_router.pipeline.interface import Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline
 
@@ -23,11 +24,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Readiness:
-    """What each stage of `planned` said last."""
+    """What each stage of `planned` said last. `board` is told, too, for whoever looks."""
 
-    def __init__(self, planned: PlannedPipeline, progress: Progress) -> None:
+    def __init__(self, planned: PlannedPipeline, progress: Progress, board: StageBoard) -> None:
         self._planned = planned
         self._progress = progress
+        self._board = board
+        board.follow(planned)
         self._said = {
             index: f"stage {index} at {address} has not answered" for index, address in enumerate(planned.addresses)
         }
@@ -59,9 +62,11 @@ class Readiness:
                 error = from_rpc_error(refused, self._planned.addresses[index])
                 if not isinstance(error, StageUnreachable | StageNotReady):
                     raise error from None
+                self._board.silent(index, str(error))
                 self._note(index, str(error))
             else:
                 description = decode_description(message)
+                self._board.heard(index, Seen(description.state.value.lower()), description.detail, description)
                 if description.state is StageState.READY:
                     self._said.pop(index, None)
                     return description

@@ -109,6 +109,11 @@ class RingPipeline:
         """See Pipeline.facts."""
         return self._facts
 
+    @property
+    def progress(self) -> tuple[StageProgress, ...]:
+        """See Pipeline.progress."""
+        return self._progress
+
     def submit(self, step: Step) -> None:
         """See Pipeline.submit."""
         self._queue(step, sum(len(row.tokens) for row in step.rows))

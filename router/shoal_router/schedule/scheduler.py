@@ -106,6 +106,11 @@ class Scheduler:
         )
 
     @property
+    def oldest_step(self) -> SentStep | None:
+        """The step whose result is due next. To look at, not to change."""
+        return self._in_flight[0] if self._in_flight else None
+
+    @property
     def backlog(self) -> int:
         """Ids that must be computed before everybody who is here decodes."""
         return sum(seq.remaining for seq in self._prefilling) + sum(len(seq.tokens) for seq in self._waiting)
@@ -132,6 +137,7 @@ class Scheduler:
             limit=min(prompt_len + (request.max_tokens or self.max_context), self.max_context),
             stop_token_ids=request.stop_token_ids,
             group=request.group,
+            trace=request.trace,
         )
         self._sequences[seq.id] = seq
         self._waiting.put(seq)

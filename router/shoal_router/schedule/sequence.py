@@ -55,6 +55,7 @@ class Sequence:
     limit: int
     stop_token_ids: frozenset[int]
     group: str = ""
+    trace: str = ""
     state: SequenceState = SequenceState.WAITING
     version: int = 0
     num_computed: int = 0
@@ -91,7 +92,7 @@ class Sequence:
     def introduction(self) -> SequenceStart:
         """What the stages must know with the first row since admission."""
         self.introduced = True
-        return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]))
+        return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]), self.trace)
 
     def commit(self, token: int) -> FinishReason | None:
         """Append a drawn id; says whether it ends the sequence."""
@@ -127,6 +128,7 @@ class Sequence:
             limit=self.limit,
             stop_token_ids=self.stop_token_ids,
             group=self.group,
+            trace=self.trace,
             version=self.version + 1,
             cached_tokens=self.cached_tokens,
             begun=self.begun,

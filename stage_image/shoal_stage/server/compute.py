@@ -18,6 +18,7 @@ from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal.wire.stage_pb2 import StepResult as ResultMessage
 from shoal_stage.engine.interface import Engine
 from shoal_stage.sample.sampler import Sampler
+from shoal_stage.server.spans import StageSpans
 from shoal_stage.server.thread import EngineThread, Listener
 
 Outgoing = FrameMessage | ResultMessage | None
@@ -74,8 +75,11 @@ class StepListener(Listener, Protocol):
 class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
     """See EngineThread."""
 
-    def __init__(self, load: Callable[[], Engine], listener: StepListener, patience: StepPatience) -> None:
+    def __init__(
+        self, load: Callable[[], Engine], listener: StepListener, patience: StepPatience, spans: StageSpans
+    ) -> None:
         super().__init__(load, listener)
+        self._spans = spans
         self._listener = listener
         self._patience = patience
         self._allowed = patience.allowed(0)
@@ -111,6 +115,7 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         while (job := self._inbox.get()) is not None and not self._stopping:
             if isinstance(job, _Free):
                 engine.release(tuple(job.work.seqs))
+                self._spans.over(job.work.seqs, stage=job.work.stage_index)
                 self._held -= len(job.work.seqs)
                 job.work.seqs.clear()
             elif isinstance(job, _Mark):
@@ -138,6 +143,7 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         body = frame.body
         if isinstance(body, Release):
             engine.release(body.seqs)
+            self._spans.over(body.seqs, stage=work.stage_index)
             before = len(work.seqs)
             work.seqs.difference_update(body.seqs)
             self._held += len(work.seqs) - before
@@ -156,9 +162,11 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
             work.sampler.prepare(body.rows)
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
+        ended = time.perf_counter()
+        self._spans.ran(body.rows, epoch=work.epoch, started=started, ended=ended)
         timing = StageTiming(
             stage=work.stage_index,
-            compute_us=_microseconds(time.perf_counter() - started),
+            compute_us=_microseconds(ended - started),
             queue_us=_microseconds(started - job.arrived),
             idle_us=_microseconds(idle),
             send_us=work.send_us,

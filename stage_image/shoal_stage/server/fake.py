@@ -24,6 +24,7 @@ from typing import Any
 from llguidance import LLTokenizer
 
 from shoal.manifest import Manifest
+from shoal.tracing import Traces
 from shoal.wire.messages import Row
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.fake import FakeEngine, fake_manifest
@@ -74,6 +75,7 @@ async def start_stage(
     versions: dict[str, str] | None = None,
     wait_ready: bool = True,
     tls: TlsDirectory | None = None,
+    traces: Traces | None = None,
     grammars: Grammars | None = None,
 ) -> AsyncIterator[StageHandle]:
     """A stage server on the loopback; with `wait_ready` it has loaded (or failed) when the body runs."""
@@ -87,7 +89,14 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls, grammars=grammars)
+    server = StageServer(
+        load,
+        description,
+        patience or Patience(hand_over=0.2, drain=5.0),
+        tls,
+        traces=traces,
+        grammars=grammars,
+    )
     address = await server.start(listen)
     try:
         if wait_ready:
@@ -106,6 +115,7 @@ async def fake_pipeline(
     on_run: Callable[[int, Sequence[Row]], None] | None = None,
     patience: Patience | None = None,
     tls: TlsDirectory | None = None,
+    traces: Traces | None = None,
     tokenizer: Callable[[], LLTokenizer] | None = None,
     **engine: Any,
 ) -> AsyncIterator[list[StageHandle]]:
@@ -136,6 +146,7 @@ async def fake_pipeline(
                     blocks=(cuts[index], cuts[index + 1]),
                     patience=patience,
                     tls=tls,
+                    traces=traces,
                     grammars=Grammars(tokenizer, vocab_size) if tokenizer and index == stages - 1 else None,
                 )
             )

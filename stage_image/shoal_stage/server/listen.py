@@ -17,6 +17,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from shoal.errors import ResourceError, ShoalError, UsageError
+from shoal.tracing import Traces
 from shoal.wire.messages import StageDescription, StageState
 from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
 from shoal.wire.tls import TlsDirectory
@@ -90,10 +91,11 @@ class StageServer:
         patience: Patience,
         tls: TlsDirectory | None = None,
         health_listen: str = "",
+        traces: Traces | None = None,
         grammars: Grammars | None = None,
     ) -> None:
         self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
-        self.stage = Stage(load, description, patience, self._port.on_state, tls, grammars)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls, traces, grammars)
         service = StageService(self.stage, by_role=tls is not None)
         add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 

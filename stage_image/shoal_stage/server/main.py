@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import uvloop
@@ -11,6 +12,7 @@ from shoal.grammar import tokenizer_of
 from shoal.logs import log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
+from shoal.tracing import traces_of_environment
 from shoal_stage.engine.interface import Engine
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.describe import describe_stage
@@ -56,5 +58,10 @@ async def _run(settings: ServeSettings, manifest: Manifest) -> int:
     if settings.end == len(manifest.blocks):
         vocab_size, ends = manifest.shape.vocab_size, manifest.eos_token_ids
         grammars = Grammars(lambda: tokenizer_of(settings.model, vocab_size, ends), vocab_size)
-    server = StageServer(load, description, patience, settings.tls, settings.health_listen, grammars)
-    return await serve_until_told(server, settings.listen)
+    traces = traces_of_environment("shoal-stage")
+    server = StageServer(load, description, patience, settings.tls, settings.health_listen, traces, grammars)
+    try:
+        return await serve_until_told(server, settings.listen)
+    finally:
+        if traces is not None:
+            await asyncio.to_thread(traces.close)

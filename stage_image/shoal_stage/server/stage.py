@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import ResourceError, ShoalError, StageError
 from shoal.patience import FIRST_STEP_SECONDS, StepPatience
+from shoal.tracing import Traces
 from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch, WrongPlace
 from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
 from shoal.wire.tls import TlsDirectory
@@ -28,6 +29,7 @@ from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.place import Held, check_open
 from shoal_stage.server.session import Session, session_of
+from shoal_stage.server.spans import StageSpans
 
 FLUSH_SECONDS = 2.0
 _GONE_SECONDS = 0.1
@@ -60,6 +62,7 @@ class Stage:
         patience: Patience,
         on_state: Callable[[StageState], None],
         tls: TlsDirectory | None = None,
+        traces: Traces | None = None,
         grammars: Grammars | None = None,
     ) -> None:
         self._tls = tls
@@ -68,7 +71,9 @@ class Stage:
         self._description = description
         self._patience = patience
         self._on_state = on_state
-        self._compute = ComputeThread(load, self, StepPatience(patience.step))
+        blocks = f"{description.block_start}:{description.block_end}"
+        spans = StageSpans(traces, blocks, description.device)
+        self._compute = ComputeThread(load, self, StepPatience(patience.step), spans)
         self._held: Held | None = None
         self._session: Session | None = None
         self._opening = asyncio.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playwright.sync_api import Browser, Error, expect, sync_playwright
 
 from shoal.resource import load_sharded_model
 from shoal_cli.cache import checkpoints_dir
@@ -158,3 +160,26 @@ def ignored() -> Iterator[None]:
         yield
     except psutil.NoSuchProcess:
         return
+
+
+PATIENCE_MS = 60_000
+"""For anything that is waited for in a page; reached only when something hangs."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium: the system's, else Playwright's own. Modules with it have no asynchronous tests: Playwright's loop runs
+    in this thread for as long as it lives.
+    """
+    expect.set_options(timeout=PATIENCE_MS)
+    system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    # As root, which containers of CI are, Chromium's sandbox does not start.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(args=arguments, executable_path=system)
+        except Error as error:
+            reason = str(error).splitlines()[0]
+            pytest.skip(f"no Chromium: apt install chromium, or playwright install chromium ({reason})")
+        yield found
+        found.close()

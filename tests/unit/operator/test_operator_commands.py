@@ -10,6 +10,7 @@ import yaml
 
 from shoal_router.settings import parse_arguments as parse_router
 from shoal_stage.compile.command import _parser as compile_parser
+from shoal_stage.doctor.command import doctor_parser
 from shoal_stage.draft.settings import parse_arguments as parse_draft
 from shoal_stage.server.settings import parse_arguments as parse_stage
 from shoal_stage.store.__main__ import _parser as store_parser
@@ -42,6 +43,8 @@ def test_every_command_line_is_understood(command: list[str]) -> None:
             assert draft.listen == "127.0.0.1:50061"
         case ["python", "-m", "shoal_stage", "compile", *rest]:
             assert compile_parser().parse_args(rest).output.is_absolute()
+        case ["python", "-m", "shoal_stage", "doctor", *rest]:
+            assert doctor_parser().parse_args(rest).device in ("GPU", "NPU")
         case ["python", "-m", "shoal_stage.store", *rest]:
             assert store_parser().parse_args(rest)
         case ["python", "-m", "shoal_router", *rest]:

@@ -1,0 +1,194 @@
+"""What it costs to be watched: one pipeline with everything off, one that is traced, watched and scraped.
+
+Both are two stages and a router with SmolLM2 in INT4, all on one core, and take turns: 4 users at once, over HTTP. Of
+the second one every request is exported to a collector, the page's stream of events is read, and /metrics is scraped
+once a second. The collector, the clients and who watches run on the other cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+
+from bench.measure import alternate
+from bench.models import smollm2
+from bench.report import Report
+from bench.systems.cut import equal_nodes
+from bench.workers import last_core
+from shoal.manifest import read_manifest
+from shoal.plan import Device, ModelFacts, PlanSpec, make_plan
+from shoal.resource import SpeculativeMode
+from shoal.tracing import ENDPOINT
+from shoal_cli.cache import openvino_dir
+from shoal_cli.client import Answer, RouterClient
+from shoal_cli.local.launch import LocalCommands
+from shoal_cli.local.pipeline import LocalPipeline
+
+TITLE = "traces, metrics and somebody who watches: tokens a second with them over without"
+
+USERS, TOKENS = 4, 64
+SCRAPE_SECONDS = 1.0
+LOAD_SECONDS = 120.0
+
+
+def run(quick: bool) -> Report:
+    """Measure; `quick` makes two rounds."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as observed:
+        asyncio.run(_fill(report, 2 if quick else 15, (Path(plain), Path(observed))))
+    return report
+
+
+async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None:
+    loop = asyncio.get_running_loop()
+    with _collector() as collector:
+        async with AsyncExitStack() as stack:
+            plain = await _started(stack, folders[0], None)
+            observed = await _started(stack, folders[1], collector.url)
+
+            def measure(url: str, watched: bool) -> float:
+                return asyncio.run_coroutine_threadsafe(_rate(url, watched), loop).result()
+
+            # `alternate` waits for each figure: away from the loop, which goes on.
+            figures = await asyncio.to_thread(
+                alternate, {"off": lambda: measure(plain, False), "on": lambda: measure(observed, True)}, rounds
+            )
+    report.add("ratio", figures.ratio("on", "off"))
+    for name in figures.figures:
+        report.add(f"tokens_per_s.{name}", figures.spread(name))
+    report.add("exports", collector.exports)
+    report.notes.append(
+        f"{USERS} users at once, {TOKENS} greedy tokens each; every process of ours on core {last_core()}"
+    )
+
+
+async def _started(stack: AsyncExitStack, folder: Path, endpoint: str | None) -> str:
+    """A pipeline on the last core; its router's URL."""
+    model = smollm2().directory
+    spec = PlanSpec(devices=(Device.CPU,), stage_count=2, streams=USERS, max_context=512)
+    plan = make_plan(ModelFacts.of_manifest(read_manifest(model)), equal_nodes(2), spec)
+    with _inherited(endpoint):
+        local = await stack.enter_async_context(LocalPipeline(plan, _commands(model), folder, LOAD_SECONDS))
+        return await local.start()
+
+
+def _commands(model: Path) -> LocalCommands:
+    kernels = openvino_dir(read_manifest(model).digest)
+    kernels.mkdir(parents=True, exist_ok=True)
+    return LocalCommands(
+        model=model,
+        openvino_cache=kernels,
+        host="127.0.0.1",
+        port=0,
+        served_names=("bench",),
+        streams=USERS,
+        max_context=512,
+        prefill_chunk=256,
+        max_queue=USERS,
+        threads=1,
+        exact=False,
+        prefix_cache=True,
+        recovery_attempts=0,
+        recovery_seconds=60,
+        speculative_mode=SpeculativeMode.OFF,
+        speculative_max_tokens=1,
+    )
+
+
+@contextmanager
+def _inherited(endpoint: str | None) -> Iterator[None]:
+    """What children get: the last core, and the collector if there is one."""
+    cores, before = os.sched_getaffinity(0), os.environ.pop(ENDPOINT, None)
+    os.sched_setaffinity(0, {last_core()})
+    if endpoint is not None:
+        os.environ[ENDPOINT] = endpoint
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        os.environ.pop(ENDPOINT, None)
+        if before is not None:
+            os.environ[ENDPOINT] = before
+
+
+async def _rate(url: str, watched: bool) -> float:
+    """Tokens a second of all users."""
+    watching = [asyncio.create_task(_watch(url)), asyncio.create_task(_scrape(url))] if watched else []
+    try:
+        async with RouterClient(url) as client:
+            begun = time.perf_counter()
+            counts = await asyncio.gather(*(_ask(client, number) for number in range(USERS)))
+            return sum(counts) / (time.perf_counter() - begun)
+    finally:
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+
+
+async def _ask(client: RouterClient, number: int) -> int:
+    answer = Answer()
+    prompt = f"User {number} asks: why do fish swim in shoals? Answer at length."
+    body = {"model": "bench", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    async for _ in client.stream("/v1/completions", body, answer):
+        pass
+    return answer.completion_tokens
+
+
+async def _watch(url: str) -> None:
+    async with (
+        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+        client.stream("GET", f"{url}/watch/events") as read,
+    ):
+        async for _ in read.aiter_bytes():
+            pass
+
+
+async def _scrape(url: str) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        while True:
+            with suppress(httpx.HTTPError):
+                await client.get(f"{url}/metrics")
+            await asyncio.sleep(SCRAPE_SECONDS)
+
+
+class _Collector:
+    """Takes what is exported, and throws it away."""
+
+    def __init__(self) -> None:
+        self.exports = 0
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                collector.exports += 1
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextmanager
+def _collector() -> Iterator[_Collector]:
+    made = _Collector()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        thread.join()
+        made.server.server_close()

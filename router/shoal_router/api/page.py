@@ -1,0 +1,127 @@
+"""The page at `/` and the stream that it draws: static files of this package, and the events of a Watch.
+
+The files tell nobody anything, so they come without a key; the stream asks for one like the rest of the API. Nothing is
+loaded from elsewhere and no script is inline, which the content security policy holds every browser to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Final
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from shoal_router.api.answers import STREAM_HEADERS
+from shoal_router.api.disconnect import ClientLeft, while_connected
+from shoal_router.api.errors import ApiError
+from shoal_router.watch.feed import MOST_WATCHERS, TooManyWatchers, Watch
+
+PAGE_PREFIX: Final = "/page/"
+EVENTS_PATH: Final = "/watch/events"
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    body: bytes
+    kind: str
+    etag: str
+
+
+def page_files() -> dict[str, _File]:
+    """Every file of the page by its name; read once, as a wheel may be a zip."""
+    found = {}
+    for entry in files("shoal_router").joinpath("page").iterdir():
+        if (kind := _TYPES.get(PurePosixPath(entry.name).suffix)) is not None:
+            body = entry.read_bytes()
+            found[entry.name] = _File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+    return found
+
+
+def add_page(app: FastAPI, watch: Watch) -> None:
+    """Serve the page and its events."""
+    found = page_files()
+
+    def answer(name: str, request: Request) -> Response:
+        file = found.get(name)
+        if file is None:
+            raise HTTPException(404)
+        headers = {**_HEADERS, "ETag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, media_type=file.kind, headers=headers)
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return answer("index.html", request)
+
+    @app.api_route(PAGE_PREFIX + "{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def part(name: str, request: Request) -> Response:
+        return answer(name, request)
+
+    @app.get(EVENTS_PATH, include_in_schema=False)
+    async def events() -> Response:
+        return _EventStream(watch)
+
+
+class _EventStream(Response):
+    """The events as a body without an end."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(status_code=200, headers=STREAM_HEADERS)
+        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the watcher leaves or the router stops. Raises ApiError if too many watch."""
+        del scope
+        try:
+            await while_connected(receive, self._stream(send))
+        except ClientLeft:
+            return
+
+    async def _stream(self, send: Send) -> None:
+        begun = False
+        async with aclosing(_or_refusal(self._watch)) as events:
+            async for body in events:
+                if not begun:
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    begun = True
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        if not begun:
+            raise ApiError(503, "The router is stopping.", retry_after=1)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _or_refusal(watch: Watch) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(watch.events()) as events:
+            async for body in events:
+                yield body
+    except TooManyWatchers as error:
+        message = f"{MOST_WATCHERS} pages watch this router already."
+        raise ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=5) from error
