@@ -35,6 +35,8 @@ STAGE_PORT: Final = 50051
 HEALTH_PORT: Final = 50052
 """Plain, for the kubelet's probes: it holds no certificate of the pipeline."""
 ROUTER_PORT: Final = 8000
+METRICS_PORT: Final = 9100
+"""Of the router, beside its API: what Prometheus reads."""
 STORE_PORT: Final = 8080
 
 

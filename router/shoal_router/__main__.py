@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ from shoal.parent import die_with_parent
 from shoal.resource import SpeculativeMode
 from shoal.tracing import traces_of_environment
 from shoal.vocabulary import read_vocabulary
+from shoal.wire.refused import RefusedPeers
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
 from shoal_router.api.keys import ApiKeys
@@ -32,6 +34,12 @@ from shoal_router.constrain.check import ProcessCheck
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
+from shoal_router.https import ServerCertificate
+from shoal_router.metrics.families import Families
+from shoal_router.metrics.levels import Levels
+from shoal_router.metrics.listen import metrics_app
+from shoal_router.metrics.pipeline import PipelineMetrics
+from shoal_router.metrics.requests import MeteredGenerator
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of, read_plan
 from shoal_router.schedule.policy import SpeculationSettings
@@ -82,18 +90,23 @@ def run(settings: RouterSettings) -> None:
         raise PlanError(f"there is no plan at {settings.plan}")
     keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
     manifest = read_manifest(settings.model)
+    certificate = ServerCertificate(settings.api_tls_dir) if settings.api_tls_dir is not None else None
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
+    figures = listen(*settings.metrics, "--metrics-listen") if settings.metrics is not None else None
     speculative = settings.speculative_mode is not SpeculativeMode.OFF
     model = None
     if speculative and settings.draft_address is not None:
         model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, manifest))
+    families = Families()
+    refused: defaultdict[int, RefusedPeers] = defaultdict(RefusedPeers)
     runtime = Fleet(
         lambda: pipelines_of(settings.plan),
         lambda index: RingOpener(
             PlanForModel(PlanFile(settings.plan, index), text.digest),
             prefill_chunk=settings.prefill_chunk,
             tls=TlsDirectory(settings.tls_dir) if settings.tls_dir else None,
+            refused=refused[index],
         ),
         StepLoopSettings(
             prefill_chunk=settings.prefill_chunk,
@@ -104,6 +117,7 @@ def run(settings: RouterSettings) -> None:
             recovery_seconds=settings.recovery_seconds,
         ),
         drafter=drafter_for(model) if speculative else None,
+        observer_of=lambda index: PipelineMetrics(families, index),
     )
     if model is not None:
         model.when_more(runtime.nudge)
@@ -111,6 +125,10 @@ def run(settings: RouterSettings) -> None:
         served_names=settings.served_names or (text.name,),
         keep_alive_seconds=settings.keep_alive_seconds,
         requests_per_key=settings.requests_per_key,
+        requests_per_minute=settings.requests_per_minute,
+    )
+    families.registry.register(
+        Levels(runtime.status, runtime.speculation, lambda: {index: each.counts for index, each in refused.items()})
     )
     watch = Watch(
         runtime,
@@ -119,9 +137,19 @@ def run(settings: RouterSettings) -> None:
     )
     runtime.journal.traces = traces = traces_of_environment("shoal-router")
     grammars = ProcessCheck(settings.model, manifest.shape.vocab_size, manifest.eos_token_ids)
-    app = create_app(runtime, text, api, keys, watch, traces, grammars=grammars)
+    app = create_app(
+        MeteredGenerator(runtime, families),
+        text,
+        api,
+        keys,
+        watch,
+        traces,
+        lambda reason: families.rejected.labels(reason).inc(),
+        grammars=grammars,
+    )
+    metrics = (metrics_app(families.registry), figures) if figures is not None else None
     companions = (grammars,) if model is None else (grammars, model)
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close))
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close, metrics, certificate))
     if traces is not None:
         traces.close()
 

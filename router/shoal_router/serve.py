@@ -17,14 +17,16 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from shoal.errors import ResourceError
 from shoal.logs import announce
 from shoal_router.generation import Generator, PipelineUnavailable
+from shoal_router.https import ServerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,15 @@ log = logging.getLogger(__name__)
 _WAITING_NOTE_SECONDS = 30.0
 # Time for the last events and the connections' end, after running answers were told to stop.
 _CLOSING_SECONDS = 3.0
+
+
+_PLAIN: Final[dict[str, Any]] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "off",
+    "ws": "none",
+    "server_header": False,
+}
 
 
 class Runtime(Generator, Protocol):
@@ -62,7 +73,7 @@ class Companion(Protocol):
         ...
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str = "--listen") -> socket.socket:
     """A bound socket. Raises ResourceError when the port is taken or the address is not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -73,17 +84,17 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         if error.errno == errno.EADDRINUSE:
-            raise ResourceError(f"port {port} on {host} is in use: choose another with --listen {host}:PORT") from None
+            raise ResourceError(f"port {port} on {host} is in use: choose another with {option} {host}:PORT") from None
         raise ResourceError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
     """Where a client on this machine reaches the socket."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def serve(
@@ -93,16 +104,18 @@ async def serve(
     grace_seconds: float,
     companions: Sequence[Companion] = (),
     when_stopping: Callable[[], None] = lambda: None,
+    metrics: tuple[Starlette, socket.socket] | None = None,
+    certificate: ServerCertificate | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, when `when_stopping` is called first: it ends what has no end of its own."""
+    """Serve until SIGTERM or SIGINT, when `when_stopping` is called first: it ends what has no end of its own.
+
+    With a `certificate` over HTTPS. `metrics`: a second app, with its socket.
+    """
     server = _Server(
         uvicorn.Config(
             app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
+            **_PLAIN,
+            ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
             # Longer than the pools of common clients keep a connection, so that they close it, not we under a request.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=math.ceil(grace_seconds + _CLOSING_SECONDS),
@@ -129,16 +142,34 @@ async def serve(
         await companion.start()
     await runtime.start()
     tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
-    announce("listening", url=url_of(bound))
+    if certificate is not None:
+        tasks.add(asyncio.create_task(certificate.keep_new(), name="certificate"))
+    facts = {"url": url_of(bound, "http" if certificate is None else "https")}
+    beside: list[asyncio.Task[None]] = []
+    figures = _Server(uvicorn.Config(metrics[0], timeout_graceful_shutdown=1, **_PLAIN)) if metrics else None
+    if metrics is not None and figures is not None:
+        facts["metrics"] = f"{url_of(metrics[1])}/metrics"
+        beside.append(asyncio.create_task(_serve_metrics(figures, metrics[1]), name="metrics"))
+    announce("listening", **facts)
     try:
         await server.serve(sockets=[bound])
     finally:
+        if figures is not None:
+            figures.should_exit = True
+        await asyncio.gather(*beside)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
         for companion in companions:
             await companion.stop()
+
+
+async def _serve_metrics(server: uvicorn.Server, bound: socket.socket) -> None:
+    try:
+        await server.serve(sockets=[bound])
+    except Exception:
+        log.exception("metrics are not served any more; the API is")
 
 
 async def _announce_ready(runtime: Runtime) -> None:

@@ -34,6 +34,7 @@ class ApiSettings(BaseModel):
     max_stops: int = Field(default=16, ge=1)
     max_stop_chars: int = Field(default=256, ge=1)
     requests_per_key: int | None = Field(default=None, ge=1, description="that run at a time; None: any number")
+    requests_per_minute: int | None = Field(default=None, ge=1, description="of one key; None: any number")
 
 
 class RouterSettings(BaseModel):
@@ -46,6 +47,7 @@ class RouterSettings(BaseModel):
     host: str
     port: int = Field(ge=0, le=65535, description="0: any free port")
     served_names: tuple[str, ...] = Field(default=(), description="empty: the model directory's own name")
+    metrics: tuple[str, int] | None = Field(default=None, description="host and port of /metrics; None: not served")
     max_queue: int = Field(default=64, ge=0)
     prefill_chunk: int = Field(default=256, ge=1)
     prefix_cache: bool = True
@@ -59,7 +61,9 @@ class RouterSettings(BaseModel):
     die_with_parent: bool = False
     api_keys: Path | None = Field(default=None, description="one key a line; None: everybody may call")
     requests_per_key: int | None = Field(default=None, ge=1)
+    requests_per_minute: int | None = Field(default=None, ge=1)
     tls_dir: Path | None = Field(default=None, description="ca.crt, tls.crt, tls.key; None: plain hops")
+    api_tls_dir: Path | None = Field(default=None, description="tls.crt, tls.key of the API; None: plain HTTP")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,6 +80,7 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     parser.add_argument("--plan", required=True, type=Path, help="plan.json")
     parser.add_argument("--model", required=True, type=Path, metavar="DIR", help="model directory")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="default %(default)s")
+    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics there (default: nowhere)")
     parser.add_argument("--served-name", action="append", default=[], metavar="NAME", help="may be repeated")
     for name, what in (
         ("max_queue", "requests that may wait at each pipeline; more get 429"),
@@ -108,12 +113,17 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
         "--api-keys", type=Path, metavar="FILE", help="API keys, one a line, or sha256:HEX of one; callers need one"
     )
     parser.add_argument("--requests-per-key", type=int, metavar="N", help="that run at a time; more get 429")
+    parser.add_argument("--requests-per-minute", type=int, metavar="N", help="of one key; more get 429")
+    parser.add_argument("--api-tls-dir", type=Path, metavar="DIR", help="tls.crt, tls.key: serve the API over HTTPS")
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: mutual TLS with the stages"
     )
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))
     host, port = split_address(options.pop("listen"))
+    metrics = options.pop("metrics_listen")
+    if metrics is not None:
+        options["metrics"] = split_address(metrics, "--metrics-listen")
     if options["draft_address"] is not None:
         split_address(options["draft_address"], "--draft-address")
     try:

@@ -42,6 +42,7 @@ from shoal_router.generation import (
     TokenDelta,
 )
 from shoal_router.mailbox import Mailbox, answer
+from shoal_router.observer import StepObserver
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
@@ -82,7 +83,8 @@ class StepLoop:
     """Invariant: a sequence is in the scheduler if and only if its mailbox is here and waits for more of it.
 
     `ids` numbers sequences, `speculation` counts drafts, `journal` notes what happens (here: as `index`), over all
-    loops that share them. `when_changed` is called whenever a pipeline was opened or lost.
+    loops that share them. `when_changed` is called whenever a pipeline was opened or lost; `observer` hears what
+    happens, for those who count.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class StepLoop:
         journal: Journal | None = None,
         index: int = 0,
         when_changed: Callable[[], None] = lambda: None,
+        observer: StepObserver | None = None,
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
@@ -104,6 +107,7 @@ class StepLoop:
         self._clock = clock
         self._ids = ids if ids is not None else count()
         self._when_changed = when_changed
+        self._observer = observer or StepObserver()
         self.speculation = speculation if speculation is not None else SpeculationStats()
         self._journal = journal if journal is not None else Journal()
         self._index = index
@@ -239,6 +243,8 @@ class StepLoop:
         self._mailboxes[mailbox.seq] = mailbox
         mailbox.home = self
         mailbox.record.go_on_at(self._index)
+        if sequence.begun:
+            self._observer.moved(len(sequence.tokens))
         self._pump()
 
     def _unavailable(self) -> PipelineUnavailable:
@@ -258,7 +264,8 @@ class StepLoop:
         if pipeline is None or scheduler is None:
             return
         while True:
-            plan = scheduler.schedule(self._clock())
+            now = self._clock()
+            plan = scheduler.schedule(now)
             if released := scheduler.releases():
                 pipeline.release(released)
             if plan is None:
@@ -266,6 +273,7 @@ class StepLoop:
                     self._alarm = asyncio.get_running_loop().call_later(scheduler.wake_at - self._clock(), self._pump)
                 return
             pipeline.submit(Step(rows=plan.rows))
+            self._observer.submitted(now)
             if plan.prefill_tokens:
                 for row in plan.rows:
                     if row.start is not None:
@@ -275,11 +283,13 @@ class StepLoop:
         """Take results until the pipeline is lost. The next steps leave before anything is delivered."""
         while True:
             result = await pipeline.result()
+            now = self._clock()
             if self._journal.watchers:
                 self._note_step(scheduler, result.timings)
-            events = scheduler.update(result.outcomes, self._clock(), result.timings)
+            events = scheduler.update(result.outcomes, now, result.timings)
             self._pump()
             self._timings.add(result.timings)
+            self._observer.returned(now, result.timings)
             for event in events:
                 self._deliver(event)
 
@@ -381,7 +391,11 @@ class StepLoop:
         else:
             for seq in self._scheduler.reset_for_epoch(facts.capacity, depth=depth):
                 self._fail(seq, f"the new pipeline's context holds only {self._scheduler.max_context} tokens")
+            for seq in self._mailboxes:
+                if self._scheduler.has_begun(seq):
+                    self._observer.resumed(len(self._scheduler.text_of(seq)))
         self._pipeline = pipeline
+        self._observer.opened(facts.stages)
         self._timings = TimingSums()
         self._note(f"{facts.stages} stage{'s' if facts.stages > 1 else ''} open in epoch {facts.epoch}")
         self._opened.set()
@@ -400,6 +414,7 @@ class StepLoop:
         self._detail = f"the pipeline was lost: {error}"
         epoch = self._pipeline.facts.epoch if self._pipeline is not None else 0
         _log.warning("%s", self._detail, extra={"pipeline": self._index, "epoch": epoch, "step": self._timings.steps})
+        self._observer.lost(error)
         # A stage that says that it stops may do so as often as its users roll out or drain: no attempt is used up.
         counts = not isinstance(error, StageNotReady)
         self._journal.lost(self._index, self._clock(), str(error))
@@ -426,6 +441,7 @@ class StepLoop:
         mailbox = self._mailboxes.pop(seq)
         if self._scheduler is not None:
             self._scheduler.cancel(seq)
+        self._observer.failed()
         self._end(mailbox, (), Outcome.FAILED)
         mailbox.put(GenerationFailed(reason))
 

@@ -104,6 +104,12 @@ class Router(Object):
     requests_per_key: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Requests of one API key that may run at the same time; further ones get 429. Without it: any number."""
 
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Requests of one API key in a minute; further ones get 429. Without it: any number."""
+
+    tls_secret_name: ObjectName | None = None
+    """Secret with the API's certificate (tls.crt, tls.key), which the router serves itself. Without it: plain HTTP."""
+
     resources: ComputeResources = Field(default_factory=ComputeResources)
     """Requests and limits of its container."""
 
@@ -114,3 +120,19 @@ class Router(Object):
     )
     def _limit_needs_keys(self) -> bool:
         return self.requests_per_key is None or self.api_keys_secret_ref is not None
+
+    @rule(
+        cel="!has(self.requestsPerMinute) || has(self.apiKeysSecretRef)",
+        message="requestsPerMinute needs apiKeysSecretRef: without keys nobody is told apart",
+        field="requestsPerMinute",
+    )
+    def _rate_needs_keys(self) -> bool:
+        return self.requests_per_minute is None or self.api_keys_secret_ref is not None
+
+    @rule(
+        cel="!has(self.tlsSecretName) || !has(self.ingress)",
+        message="tlsSecretName and ingress exclude each other: an Ingress has a tlsSecretName of its own",
+        field="tlsSecretName",
+    )
+    def _tls_once(self) -> bool:
+        return self.tls_secret_name is None or self.ingress is None

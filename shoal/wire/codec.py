@@ -175,7 +175,13 @@ def encode_credit(frames: int, progress: tuple[StageProgress, ...]) -> pb.Credit
     return pb.Credit(
         frames=frames,
         progress=[
-            pb.StageProgress(stage=each.stage, done=each.done, busy_ms=each.busy_ms, draining=each.draining)
+            pb.StageProgress(
+                stage=each.stage,
+                done=each.done,
+                busy_ms=each.busy_ms,
+                draining=each.draining,
+                refused=each.refused,
+            )
             for each in progress
         ],
     )
@@ -184,7 +190,7 @@ def encode_credit(frames: int, progress: tuple[StageProgress, ...]) -> pb.Credit
 def decode_progress(message: pb.Credit) -> tuple[StageProgress, ...]:
     """What a pulse says, nearest stage first; empty before the stage serves an epoch on this stream."""
     return tuple(
-        StageProgress(stage=each.stage, done=each.done, busy_ms=each.busy_ms, draining=each.draining)
+        StageProgress(each.stage, each.done, each.busy_ms, each.draining, dict(each.refused))
         for each in message.progress
     )
 

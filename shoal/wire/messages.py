@@ -225,8 +225,8 @@ class StageState(StrEnum):
 class StageDescription:
     """What a stage says of itself (Describe).
 
-    `held`: sequences that hold KV memory. `refused`: frames and streams that it refused since it started, by the
-    error's name: a replayed or reordered frame is an InvalidFrame, one of an epoch that is over a StaleEpoch.
+    `held`: sequences that hold KV memory. `refused`: frames, calls and peers that it refused since it started, by
+    reason (wire/refused): a replayed or reordered frame is an InvalidFrame, one of an epoch that is over a StaleEpoch.
     """
 
     model_digest: str
@@ -254,13 +254,15 @@ class StageProgress:
     """How far a stage has got in its epoch; part of its pulse.
 
     `done`: frames that it has computed, which is the number of the next one. `busy_ms`: how long the step in hand has
-    been running, 0 between steps. `draining`: it was told to stop, and serves on until the router has moved.
+    been running, 0 between steps. `draining`: it was told to stop, and serves on until the router has moved. `refused`:
+    as in StageDescription.
     """
 
     stage: int
     done: int
     busy_ms: int = 0
     draining: bool = False
+    refused: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,16 +257,25 @@ class Credit(_message.Message):
     def __init__(self, frames: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ...) -> None: ...
 
 class StageProgress(_message.Message):
-    __slots__ = ("stage", "done", "busy_ms", "draining")
+    __slots__ = ("stage", "done", "busy_ms", "draining", "refused")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     BUSY_MS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     stage: int
     done: int
     busy_ms: int
     draining: bool
-    def __init__(self, stage: _Optional[int] = ..., done: _Optional[int] = ..., busy_ms: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, stage: _Optional[int] = ..., done: _Optional[int] = ..., busy_ms: _Optional[int] = ..., draining: _Optional[bool] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ResultsRequest(_message.Message):
     __slots__ = ("epoch",)

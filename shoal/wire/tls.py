@@ -11,7 +11,7 @@ a pipeline and reads its results must be the router. Without a directory the hop
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,12 +69,15 @@ class TlsDirectory:
         files = self.read()
         return grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server: nobody without a certificate of the authority gets in. Raises ResourceError."""
+    def server_credentials(self, handshake: Callable[[], None] = lambda: None) -> grpc.ServerCredentials:
+        """For a server: nobody without a certificate of the authority gets in. Raises ResourceError.
+
+        `handshake` is called when one begins, on a thread of gRPC's.
+        """
         first = self.read()
         return grpc.dynamic_ssl_server_credentials(
             _configuration(first),
-            _Reload(self, first).fetch,  # type: ignore[arg-type]  # None keeps the last one, which the stubs do not know
+            _Reload(self, first, handshake).fetch,  # type: ignore[arg-type]  # None keeps the last one, which the stubs do not know
             require_client_authentication=True,
         )
 
@@ -82,12 +85,14 @@ class TlsDirectory:
 class _Reload:
     """What gRPC asks at every handshake: a new configuration, or None for the one that it has."""
 
-    def __init__(self, directory: TlsDirectory, files: TlsFiles) -> None:
+    def __init__(self, directory: TlsDirectory, files: TlsFiles, handshake: Callable[[], None]) -> None:
         self._directory = directory
         self._files = files
+        self._handshake = handshake
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Runs on a thread of gRPC's."""
+        self._handshake()
         try:
             files = self._directory.read()
         except ResourceError as error:

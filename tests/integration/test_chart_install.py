@@ -152,13 +152,15 @@ def test_kinds_of_others_are_installed_where_the_cluster_has_them(helm, admin, n
     names = [
         foreign_crd(admin, "monitoring.coreos.com", "v1", "ServiceMonitor", "Namespaced"),
         foreign_crd(admin, "monitoring.coreos.com", "v1", "PodMonitor", "Namespaced"),
+        foreign_crd(admin, "monitoring.coreos.com", "v1", "PrometheusRule", "Namespaced"),
         foreign_crd(admin, "nfd.k8s-sigs.io", "v1alpha1", "NodeFeatureRule", "Cluster"),
     ]
     try:
-        shown = helm("install", release, str(CHART), "-n", namespace, "--set", "metrics.podMonitor.enabled=true")
+        shown = helm("install", release, str(CHART), "-n", namespace)
         assert "kubectl label node" not in shown
         assert len(admin.list("monitoring.coreos.com/v1", "servicemonitors", namespace=namespace)) == 1
         assert len(admin.list("monitoring.coreos.com/v1", "podmonitors", namespace=namespace)) == 1
+        assert len(admin.list("monitoring.coreos.com/v1", "prometheusrules", namespace=namespace)) == 1
         assert len(admin.list("nfd.k8s-sigs.io/v1alpha1", "nodefeaturerules")) == 1
         helm("uninstall", release, "-n", namespace, "--wait")
     finally:

@@ -23,6 +23,7 @@ NODE = {"name": "pc-1", "memory": {"total": "32Gi", "free": "20Gi"}}
 NAMESPACED = {"mode": "Namespaced", "nodes": [NODE]}
 SERVICE_MONITOR = "monitoring.coreos.com/v1/ServiceMonitor"
 POD_MONITOR = "monitoring.coreos.com/v1/PodMonitor"
+RULE = "monitoring.coreos.com/v1/PrometheusRule"
 FEATURE_RULE = "nfd.k8s-sigs.io/v1alpha1/NodeFeatureRule"
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -207,22 +208,32 @@ def test_crd_is_kept_when_the_release_goes_and_otherwise_the_file(render):
     assert of_kind(render({"crds": {"install": False}}), "CustomResourceDefinition") == []
 
 
-ROUTERS = {"metrics": {"podMonitor": {"enabled": True}}}
-
-
 @pytest.mark.parametrize(
     ("kind", "api"),
-    [("ServiceMonitor", SERVICE_MONITOR), ("PodMonitor", POD_MONITOR), ("NodeFeatureRule", FEATURE_RULE)],
+    [
+        ("ServiceMonitor", SERVICE_MONITOR),
+        ("PodMonitor", POD_MONITOR),
+        ("PrometheusRule", RULE),
+        ("NodeFeatureRule", FEATURE_RULE),
+    ],
 )
 def test_kinds_of_others_are_there_only_where_the_cluster_has_them(render, kind, api):
-    assert of_kind(render(ROUTERS), kind) == []
-    assert len(of_kind(render(ROUTERS, apis=(api,)), kind)) == 1
+    assert of_kind(render(), kind) == []
+    assert len(of_kind(render(apis=(api,)), kind)) == 1
 
 
 def test_kinds_of_others_can_be_left_out(render):
-    values = {"metrics": {"serviceMonitor": {"enabled": False}}, "nodeFeatureRule": {"enabled": False}}
-    manifests = render(values, apis=(SERVICE_MONITOR, FEATURE_RULE))
-    assert of_kind(manifests, "ServiceMonitor") == of_kind(manifests, "NodeFeatureRule") == []
+    off = {"enabled": False}
+    values = {"metrics": {"serviceMonitor": off, "podMonitor": off, "rules": off}, "nodeFeatureRule": off}
+    manifests = render(values, apis=(SERVICE_MONITOR, POD_MONITOR, RULE, FEATURE_RULE))
+    kinds = {each["kind"] for each in manifests}
+    assert kinds.isdisjoint({"ServiceMonitor", "PodMonitor", "PrometheusRule", "NodeFeatureRule"})
+
+
+def test_alerts_arrive_as_they_are(render):
+    rule = the(render({"metrics": {"rules": {"labels": {"release": "prometheus"}}}}, apis=(RULE,)), "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load((CHART / "files/rules/shoal.yaml").read_text())
 
 
 def test_node_feature_rule_knows_the_gpus_by_their_pci_ids(render):
@@ -250,9 +261,7 @@ def test_service_monitor_finds_the_service_of_the_operator(render):
 
 
 def test_pod_monitor_finds_the_routers_that_the_operator_makes(render):
-    """Off unless asked for: a router without figures would be called down."""
-    assert of_kind(render(apis=(POD_MONITOR,)), "PodMonitor") == []
-    monitor = the(render(ROUTERS, apis=(POD_MONITOR,)), "PodMonitor")["spec"]
+    monitor = the(render(apis=(POD_MONITOR,)), "PodMonitor")["spec"]
     assert monitor["namespaceSelector"] == {"any": True}
     made = yaml.safe_load_all((ROOT / "tests/unit/operator/golden/example.yaml").read_text())
     (router,) = [
@@ -264,14 +273,14 @@ def test_pod_monitor_finds_the_routers_that_the_operator_makes(render):
     assert set(monitor["podTargetLabels"]) <= router["metadata"]["labels"].keys()
     ports = {port["name"] for container in router["spec"]["containers"] for port in container["ports"]}
     assert {each["port"] for each in monitor["podMetricsEndpoints"]} <= ports
-    values = NAMESPACED | ROUTERS | {"watchNamespaces": ["team-a", "team-b"]}
+    values = NAMESPACED | {"watchNamespaces": ["team-a", "team-b"]}
     inside = the(render(values, apis=(POD_MONITOR,)), "PodMonitor")["spec"]
     assert inside["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
 
 
 def test_case_114_monitors_both_gpu_drivers_and_images_for_each_variant(render):
     """cascadia#28 asks for these. No mDNS: stages have DNS names (case 112)."""
-    manifests = render(ROUTERS | {"images": {"stage": {"tag": "9-gpu"}}}, apis=(SERVICE_MONITOR, POD_MONITOR))
+    manifests = render({"images": {"stage": {"tag": "9-gpu"}}}, apis=(SERVICE_MONITOR, POD_MONITOR))
     assert {"ServiceMonitor", "PodMonitor"} <= {each["kind"] for each in manifests}
     assert environment(manifests)["SHOAL_STAGE_IMAGE"].endswith("/stage:9-gpu")
     assert RESOURCES[Device.GPU] == ("gpu.intel.com/xe", "gpu.intel.com/i915")

@@ -83,6 +83,8 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "router.ingress": router.ingress is not None,
         "router.apiKeysSecretRef": router.api_keys_secret_ref is not None,
         "router.requestsPerKey": router.requests_per_key is not None,
+        "router.requestsPerMinute": router.requests_per_minute is not None,
+        "router.tlsSecretName": router.tls_secret_name is not None,
         "router.resources": router.resources != ComputeResources(),
         "image": spec.image != Images(),
     }

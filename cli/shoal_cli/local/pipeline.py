@@ -36,6 +36,9 @@ Report = Callable[[str], None]
 LISTEN_DEADLINE = 60.0
 """Seconds until a process must have its port: it only imports its libraries before that."""
 
+PLAN_SECONDS = 0.2
+"""How often plan.json is tried again that could not be written."""
+
 STOP_GRACE = 8.0
 """Seconds that the router, and then the stages, get to end by themselves; the router lets answers go on for a while."""
 
@@ -153,7 +156,7 @@ class LocalPipeline:
 
     async def watch(self, report: Report) -> None:
         """Look after every process until one cannot be brought up again: then raise its failure. Never returns."""
-        await _all(self._keep(slot, report) for slot in self._slots)
+        await _all([*(self._keep(slot, report) for slot in self._slots), self._keep_plan(report)])
 
     async def while_alive(self, work: Awaitable[T]) -> T:
         """Await `work`, unless a process ends before it is done: then raise that process's failure."""
@@ -189,6 +192,17 @@ class LocalPipeline:
         slot.restarts.ready(time.monotonic())
         if slot.seat is not None:
             self.stages.back(slot.seat)
+
+    async def _keep_plan(self, report: Report) -> None:
+        """Write plan.json as soon as it can be when it could not: the disk was full."""
+        while True:
+            await asyncio.sleep(PLAN_SECONDS)
+            if (problem := self.stages.unwritten) is not None:
+                report(f"{problem}; trying again")
+                while self.stages.unwritten is not None:
+                    await asyncio.sleep(PLAN_SECONDS)
+                    self.stages.settle()
+                report(f"{self.stages.path} is written")
 
     async def _keep(self, slot: _Slot, report: Report) -> None:
         while True:

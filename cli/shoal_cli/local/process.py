@@ -162,20 +162,26 @@ class ManagedProcess:
                 while chunk := await stdout.read(65536):
                     # Whole lines only: the process writes its stderr into the same file by itself.
                     whole, end, rest = (rest + chunk).rpartition(b"\n")
-                    log.write(whole + end)
+                    _note(log, whole + end)
                     for event in filter(None, map(_event, whole.split(b"\n"))):
                         async with self._changed:
                             self._events[event["event"]] = event
                             self._changed.notify_all()
                     if len(rest) > LONGEST_LINE:
-                        log.write(rest)
+                        _note(log, rest)
                         rest = b""
             finally:
-                log.write(rest)
+                _note(log, rest)
 
     def _epitaph(self) -> str:
         words = last_words(self.log)
         return f": {words} (log: {self.log})" if words else f" (log: {self.log})"
+
+
+def _note(log: io.RawIOBase, text: bytes) -> None:
+    """Into the log, as far as there is room: on a full disk its events still count, and its pipe must not fill up."""
+    with suppress(OSError):
+        log.write(text)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

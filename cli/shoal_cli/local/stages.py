@@ -3,6 +3,9 @@
 A standby is a process that has loaded the very blocks of a stage (shoal/plan/standby). When the one that serves is
 gone, the plan names the standby instead, and the router opens the chain through it: nothing is loaded. The process that
 comes back then stands by in its turn.
+
+A disk that is full does not end the run: the router goes on with the plan that it has, and what could not be written is
+written as soon as there is room (`settle`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.errors import ResourceError
 from shoal.plan.document import Plan, StagePlan, Standby
 
 PLAN_FILE = "plan.json"
@@ -37,6 +41,8 @@ class Stages:
         self._path = directory / PLAN_FILE
         self._serving: dict[Position, Seat] = {}
         self._standing_by: list[Seat] = []
+        self.unwritten: ResourceError | None = None
+        """Why plan.json is behind the truth; None when it is not."""
         for pipeline in plan.pipelines:
             for stage in pipeline.stages:
                 position = pipeline.index, stage.index
@@ -70,7 +76,7 @@ class Stages:
         self._fill(seat.position)
 
     def write(self) -> None:
-        """plan.json as things are, complete or not at all: the router may be reading it."""
+        """plan.json as things are, complete or not at all: the router may be reading it. Raises ResourceError."""
         pipelines = tuple(
             pipeline.model_copy(
                 update={
@@ -82,8 +88,19 @@ class Stages:
         standbys = tuple(Standby(pipeline=seat.position[0], stage=seat.stage) for seat in self._standing_by)
         plan = self._plan.model_copy(update={"pipelines": pipelines, "standbys": standbys})
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(plan.model_dump_json(by_alias=True, indent=2), encoding="utf-8")
-        temporary.replace(self._path)
+        try:
+            temporary.write_text(plan.model_dump_json(by_alias=True, indent=2), encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            raise ResourceError(f"{self._path} cannot be written: {error.strerror}") from error
+        self.unwritten = None
+
+    def settle(self) -> None:
+        """Write plan.json, or remember that it is due."""
+        try:
+            self.write()
+        except ResourceError as error:
+            self.unwritten = error
 
     def _fill(self, position: Position) -> Seat | None:
         held = self._serving[position]
@@ -92,6 +109,6 @@ class Stages:
         for number, seat in enumerate(self._standing_by):
             if seat.position == position and seat.ready:
                 self._serving[position], self._standing_by[number] = seat, held
-                self.write()
+                self.settle()
                 return seat
         return None

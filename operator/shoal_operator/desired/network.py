@@ -1,7 +1,7 @@
 """Who may talk to whom: stages hear the router and each other, the store hears those that pull from it.
 
-Stages hold a model and run what they are sent; nobody else of the cluster has business with them. The router's own
-port stays open: its Service decides who calls.
+Stages hold a model and run what they are sent; nobody else of the cluster has business with them. The router's API
+stays open: its Service decides who calls. Its metrics are for the pods of the cluster, among which Prometheus is.
 """
 
 from __future__ import annotations
@@ -13,15 +13,33 @@ from shoal_operator.desired.intent import Intent
 
 
 def network_policies(intent: Intent) -> tuple[Object, ...]:
-    """A policy for the stages, and one for the store when there is a source."""
-    stages = _policy(intent, names.STAGE, (names.ROUTER, names.STAGE), names.STAGE_PORT)
-    if not needs_store(intent):
-        return (stages,)
-    return (stages, _policy(intent, names.STORE, (names.ROUTER, names.STAGE), names.STORE_PORT))
+    """A policy for the stages, one for the router, and one for the store when there is a source."""
+    policies = [
+        _policy(intent, names.STAGE, [_from(intent, (names.ROUTER, names.STAGE), names.STAGE_PORT)]),
+        _policy(
+            intent,
+            names.ROUTER,
+            [
+                {"ports": [_port(names.ROUTER_PORT)]},
+                {"from": [{"namespaceSelector": {}}], "ports": [_port(names.METRICS_PORT)]},
+            ],
+        ),
+    ]
+    if needs_store(intent):
+        policies.append(_policy(intent, names.STORE, [_from(intent, (names.ROUTER, names.STAGE), names.STORE_PORT)]))
+    return tuple(policies)
 
 
-def _policy(intent: Intent, role: str, callers: tuple[str, ...], port: int) -> Object:
+def _from(intent: Intent, callers: tuple[str, ...], port: int) -> Object:
     peers = [{"podSelector": {"matchLabels": names.selector(intent.name, caller)}} for caller in callers]
+    return {"from": peers, "ports": [_port(port)]}
+
+
+def _port(number: int) -> Object:
+    return {"protocol": "TCP", "port": number}
+
+
+def _policy(intent: Intent, role: str, ingress: list[Object]) -> Object:
     return intent.owned(
         NETWORK_POLICY,
         f"{intent.name}-{role}",
@@ -30,7 +48,7 @@ def _policy(intent: Intent, role: str, callers: tuple[str, ...], port: int) -> O
             "spec": {
                 "podSelector": {"matchLabels": names.selector(intent.name, role)},
                 "policyTypes": ["Ingress"],
-                "ingress": [{"from": peers, "ports": [{"protocol": "TCP", "port": port}]}],
+                "ingress": ingress,
             }
         },
     )

@@ -19,6 +19,7 @@ GONE_SECONDS: Final = 15
 PLAN_DIRECTORY: Final = "/etc/shoal/plan"
 KEYS_DIRECTORY: Final = "/etc/shoal/keys"
 KEYS_FILE: Final = "api-keys"
+API_TLS_DIRECTORY: Final = "/etc/shoal/api-tls"
 STREAM_SECONDS: Final = "3600"
 DEFAULT_REQUESTS: Final = {"cpu": "250m", "memory": "256Mi"}
 DEFAULT_LIMITS: Final = {"memory": "1Gi"}
@@ -34,7 +35,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
     spec = intent.model.spec
     files = model_files(intent, facts, None)
     tls_volume, tls_mount = tls_files(intent.name, names.ROUTER)
-    keys = _api_keys(intent)
+    keys, https = _api_keys(intent), _https(intent)
     beside = drafting(intent, facts, draft)
     command = [
         "python",
@@ -43,6 +44,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
         f"--plan={PLAN_DIRECTORY}/{PLAN_KEY}",
         f"--model={files.path}",
         f"--listen=0.0.0.0:{names.ROUTER_PORT}",
+        f"--metrics-listen=0.0.0.0:{names.METRICS_PORT}",
         f"--tls-dir={TLS_DIRECTORY}",
         *(f"--served-name={name}" for name in intent.model.served_names),
         f"--max-queue={spec.scheduler.max_queue}",
@@ -54,6 +56,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
         "--prefix-cache" if spec.scheduler.prefix_cache else "--no-prefix-cache",
         *beside.options,
         *keys.options,
+        *https.options,
     ]
     resources = spec.router.resources
     server = container(
@@ -68,12 +71,16 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
             {"name": "plan", "mountPath": PLAN_DIRECTORY, "readOnly": True},
             tls_mount,
             *keys.mounts,
+            *https.mounts,
         ),
-        ports=[{"name": "http", "containerPort": names.ROUTER_PORT}],
-        startupProbe=_probe("/health/live", period=2, failures=60),
+        ports=[
+            {"name": "http", "containerPort": names.ROUTER_PORT},
+            {"name": "metrics", "containerPort": names.METRICS_PORT},
+        ],
+        startupProbe=_probe(intent, "/health/live", period=2, failures=60),
         # Ready means that a token went through all stages, not that a process exists.
-        readinessProbe=_probe("/health/ready", period=5, failures=2),
-        livenessProbe=_probe("/health/live", period=10, failures=6),
+        readinessProbe=_probe(intent, "/health/ready", period=5, failures=2),
+        livenessProbe=_probe(intent, "/health/live", period=10, failures=6),
     )
     pod = pod_spec(
         intent,
@@ -84,6 +91,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
             {"name": "plan", "configMap": {"name": plan_name(intent.name)}},
             tls_volume,
             *keys.volumes,
+            *https.volumes,
         ),
         service_account=router_name(intent.name),
         initContainers=[*files.init, *beside.init],
@@ -111,7 +119,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
 def router_service(intent: Intent) -> Object:
     """The Service that callers use, under the ShardedModel's name."""
     service = intent.model.spec.router.service
-    port: Object = {"name": "http", "port": service.port, "targetPort": "http", "appProtocol": "http"}
+    port: Object = {"name": "http", "port": service.port, "targetPort": "http", "appProtocol": _scheme(intent)}
     if service.node_port is not None:
         port["nodePort"] = service.node_port
     obj = intent.owned(
@@ -160,31 +168,52 @@ def router_url(intent: Intent) -> str:
     if router.ingress is not None:
         scheme = "https" if router.ingress.tls_secret_name else "http"
         return f"{scheme}://{router.ingress.host}/v1"
-    return f"http://{intent.name}.{intent.namespace}.svc.{intent.settings.cluster_domain}:{router.service.port}/v1"
+    return f"{_scheme(intent)}://{intent.name}.{intent.namespace}.svc.{intent.settings.cluster_domain}:{router.service.port}/v1"
+
+
+def _scheme(intent: Intent) -> str:
+    return "https" if intent.model.spec.router.tls_secret_name else "http"
 
 
 @dataclass(frozen=True, slots=True)
-class _ApiKeys:
-    """What the router's pod needs to check keys."""
+class _FromSecret:
+    """What the router's pod needs to use a Secret of the user's."""
 
     options: tuple[str, ...] = ()
     volumes: tuple[Object, ...] = ()
     mounts: tuple[Object, ...] = ()
 
 
-def _api_keys(intent: Intent) -> _ApiKeys:
+def _api_keys(intent: Intent) -> _FromSecret:
     """The user's Secret as a file, which the router reads anew when it changes; the operator itself never reads it."""
-    secret, most = intent.model.spec.router.api_keys_secret_ref, intent.model.spec.router.requests_per_key
+    router = intent.model.spec.router
+    secret, limits = router.api_keys_secret_ref, (router.requests_per_key, router.requests_per_minute)
     if secret is None:
-        return _ApiKeys()
+        return _FromSecret()
     items = [{"key": secret.key, "path": KEYS_FILE}]
-    return _ApiKeys(
+    return _FromSecret(
         options=(
             f"--api-keys={KEYS_DIRECTORY}/{KEYS_FILE}",
-            *((f"--requests-per-key={most}",) if most is not None else ()),
+            *(
+                f"--requests-per-{unit}={most}"
+                for unit, most in zip(("key", "minute"), limits, strict=True)
+                if most is not None
+            ),
         ),
         volumes=({"name": "keys", "secret": {"secretName": secret.name, "items": items, "defaultMode": 0o440}},),
         mounts=({"name": "keys", "mountPath": KEYS_DIRECTORY, "readOnly": True},),
+    )
+
+
+def _https(intent: Intent) -> _FromSecret:
+    """The API's certificate, which the router takes into use anew when the Secret changes."""
+    secret = intent.model.spec.router.tls_secret_name
+    if secret is None:
+        return _FromSecret()
+    return _FromSecret(
+        options=(f"--api-tls-dir={API_TLS_DIRECTORY}",),
+        volumes=({"name": "api-tls", "secret": {"secretName": secret, "defaultMode": 0o440}},),
+        mounts=({"name": "api-tls", "mountPath": API_TLS_DIRECTORY, "readOnly": True},),
     )
 
 
@@ -192,9 +221,12 @@ def _amounts(cpu: int | str | None, memory: int | str | None) -> dict[str, str]:
     return {name: str(value) for name, value in (("cpu", cpu), ("memory", memory)) if value is not None}
 
 
-def _probe(path: str, *, period: int, failures: int) -> Object:
+def _probe(intent: Intent, path: str, *, period: int, failures: int) -> Object:
+    get: Object = {"path": path, "port": "http"}
+    if _scheme(intent) == "https":
+        get["scheme"] = "HTTPS"
     return {
-        "httpGet": {"path": path, "port": "http"},
+        "httpGet": get,
         "periodSeconds": period,
         "timeoutSeconds": 3,
         "failureThreshold": failures,

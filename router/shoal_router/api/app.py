@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.tracing import Traces
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
-from shoal_router.api.edge import Edge, key_of, request_id_of
+from shoal_router.api.edge import Edge, key_of, note_rejection, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
@@ -39,11 +40,12 @@ def create_app(
     keys: ApiKeys | None = None,
     watch: Watch | None = None,
     traces: Traces | None = None,
+    rejected: Callable[[str], None] = lambda _: None,
     *,
     grammars: GrammarCheck | None = None,
 ) -> FastAPI:
     """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
-    no page, and without `grammars` every answer is free: what would constrain one is refused.
+    no page, and without `grammars` every answer is free: what would constrain one is refused. `rejected` as in Edge.
     """
     served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
@@ -58,8 +60,15 @@ def create_app(
         app.add_middleware(Traced, traces=traces)
     app.add_middleware(Once)
     if keys is not None:
-        app.add_middleware(Gate, keys=keys, requests_per_key=settings.requests_per_key)
-    app.add_middleware(Edge, max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds)
+        app.add_middleware(
+            Gate,
+            keys=keys,
+            requests_per_key=settings.requests_per_key,
+            requests_per_minute=settings.requests_per_minute,
+        )
+    app.add_middleware(
+        Edge, max_body_bytes=settings.max_body_bytes, body_seconds=settings.body_seconds, rejected=rejected
+    )
     return app
 
 
@@ -121,23 +130,27 @@ def _add_health(app: FastAPI, served: Served) -> None:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
+    def answer(request: Request, error: ApiError) -> Response:
+        note_rejection(request.scope, error)
+        return error.response()
+
     @app.exception_handler(RequestValidationError)
-    async def wrong_body(_: Request, error: RequestValidationError) -> Response:
-        return from_validation(error).response()
+    async def wrong_body(request: Request, error: RequestValidationError) -> Response:
+        return answer(request, from_validation(error))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, ApiError):  # raised while the body was read; FastAPI wraps it
-            return error.__cause__.response()
+            return answer(request, error.__cause__)
         code, message = None, str(error.detail)
         if error.status_code == 404:
             code, message = "unknown_url", f"Unknown request URL: {request.method} {request.url.path}."
         elif error.status_code == 405:
             code, message = "method_not_allowed", f"{request.url.path} does not take {request.method} requests."
-        return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {})).response()
+        return answer(request, ApiError(error.status_code, message, code=code, headers=dict(error.headers or {})))
 
     async def known_error(request: Request, error: Exception) -> Response:
-        return from_exception(error, request_id=request_id_of(request.scope)).response()
+        return answer(request, from_exception(error, request_id=request_id_of(request.scope)))
 
     app.add_exception_handler(ApiError, known_error)
     app.add_exception_handler(ShoalError, known_error)

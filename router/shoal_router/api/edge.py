@@ -10,6 +10,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +24,7 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _DISCARD_FACTOR = 4
 # Probes come every few seconds and would drown the rest.
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready")
+_HTTP_ERRORS = 400
 
 
 def request_id_of(scope: Scope) -> str:
@@ -35,13 +37,22 @@ def key_of(scope: Scope) -> str:
     return str(scope["state"].get("api_key", ""))
 
 
+def note_rejection(scope: Scope, error: ApiError) -> None:
+    """Remember why this request is answered with an error: its code, or the status where there is none."""
+    scope["state"]["rejected"] = error.code or str(error.status)
+
+
 class Edge:
     """x-request-id in and out (made up when there is none or it is unusable), body limit, one log line a request."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, body_seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, body_seconds: float, rejected: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`rejected` hears why a request was answered with an error."""
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._body_seconds = body_seconds
+        self._rejected = rejected
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -71,8 +82,12 @@ class Edge:
         except Exception as error:
             if status:  # the answer has begun: nothing can be said any more, but the connection's end
                 raise
-            await from_exception(error, request_id=request_id).response()(scope, receive, send_with_id)
+            refusal = from_exception(error, request_id=request_id)
+            note_rejection(scope, refusal)
+            await refusal.response()(scope, receive, send_with_id)
         finally:
+            if status >= _HTTP_ERRORS and scope["path"] not in _QUIET_PATHS:
+                self._rejected(scope["state"].get("rejected", str(status)))
             if scope["path"] not in _QUIET_PATHS:
                 _log_request(scope, request_id, status, time.monotonic() - started)
 

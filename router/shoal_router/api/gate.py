@@ -1,13 +1,15 @@
-"""Lets in who has a key, and nobody for more requests at a time than a key may have.
+"""Lets in who has a key, and nobody for more requests, at a time or in a minute, than a key may have.
 
-Plain ASGI inside Edge, which turns what is raised here into an answer. Probes and metrics stay open: a kubelet has no
-key, and neither tells a text. So do the page's files, which ask for the key themselves. Watching needs a key, but does
-not count as a request that runs.
+Plain ASGI inside Edge, which turns what is raised here into an answer. Probes stay open: a kubelet has no key, and they
+tell no text. So do the page's files, which ask for the key themselves. Watching needs a key, but does not count as a
+request that runs.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,17 +17,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from shoal_router.api.errors import ApiError
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.page import EVENTS_PATH, PAGE_PREFIX
+from shoal_router.api.rates import Rates
 
-OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics", "/"})
+OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/"})
 
 
 class Gate:
     """Invariant: `_running` counts, for each key, the requests that have begun and not ended."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, requests_per_key: int | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys,
+        requests_per_key: int | None = None,
+        requests_per_minute: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app = app
         self._keys = keys
         self._most = requests_per_key
+        self._rates = Rates(requests_per_minute) if requests_per_minute is not None else None
+        self._clock = clock
         self._running: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,6 +58,7 @@ class Gate:
                 code="rate_limit_exceeded",
                 retry_after=1,
             )
+        self._check_rate(owner)
         self._running[owner] += 1
         try:
             await self._app(scope, receive, send)
@@ -53,6 +66,20 @@ class Gate:
             self._running[owner] -= 1
             if not self._running[owner]:
                 del self._running[owner]
+
+    def _check_rate(self, owner: str) -> None:
+        if self._rates is None:
+            return
+        now = self._clock()
+        self._rates.forget_idle(now)
+        if wait := self._rates.take(owner, now):
+            raise ApiError(
+                429,
+                "This API key has sent as many requests as it may in a minute.",
+                kind="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after=wait,
+            )
 
     def _owner(self, scope: Scope) -> str:
         given = [value for name, value in scope["headers"] if name == b"authorization"]

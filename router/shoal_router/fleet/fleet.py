@@ -36,6 +36,7 @@ from shoal_router.generation import (
     TokenDelta,
 )
 from shoal_router.mailbox import Mailbox, answer
+from shoal_router.observer import StepObserver
 from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener, Progress
 from shoal_router.schedule.drafting import Drafter
@@ -75,7 +76,7 @@ class Fleet:
     """See Generator. Invariant: a sequence is at exactly one loop, its mailbox's home; new ones come to `_loops` only.
 
     `planned` says which pipelines there are, and raises PlanError when that cannot be known; `opener_of` gives the
-    opener of each.
+    opener of each, `observer_of` whoever counts what happens there.
     """
 
     def __init__(
@@ -87,9 +88,11 @@ class Fleet:
         drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_seconds: float = LOOK_SECONDS,
+        observer_of: Callable[[int], StepObserver] = lambda _: StepObserver(),
     ) -> None:
         self._planned = planned
         self._opener_of = opener_of
+        self._observer_of = observer_of
         self._settings = settings or StepLoopSettings()
         # One guard for all: a drafter that broke at one loop missed what happened there, and is of no use at others.
         self._drafter = GuardedDrafter(drafter) if drafter is not None else None
@@ -271,6 +274,7 @@ class Fleet:
             journal=self.journal,
             index=index,
             when_changed=self._changed,
+            observer=self._observer_of(index),
         )
         await loop.start()
 

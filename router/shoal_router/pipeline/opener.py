@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
-from shoal.errors import PlanError
+from shoal.errors import PlanError, StageError
 from shoal.wire.codec import decode_open_reply, encode_open
 from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
-from shoal.wire.messages import LARGEST_GRAMMAR, DType, OpenRequest, StageDescription
+from shoal.wire.messages import LARGEST_GRAMMAR, DType, KvCapacity, OpenRequest, StageDescription
+from shoal.wire.refused import RefusedPeers
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import TlsDirectory
@@ -52,6 +53,7 @@ class RingOpener:
     hidden_dtype: DType | None = None
     times: RingTimes = field(default_factory=RingTimes)
     tls: TlsDirectory | None = None
+    refused: RefusedPeers = field(default_factory=RefusedPeers)
     board: StageBoard = field(default_factory=StageBoard)
 
     async def open(self, *, deadline_seconds: float, progress: Progress) -> RingPipeline:
@@ -61,7 +63,7 @@ class RingOpener:
             async with asyncio.timeout(deadline_seconds):
                 while True:
                     planned = self.source.read()
-                    readiness = Readiness(planned, progress, self.board)
+                    readiness = Readiness(planned, progress, self.board, self.refused)
                     pipeline = await self._unless_moved(planned, self._open(planned, readiness, progress))
                     if pipeline is not None:
                         return pipeline
@@ -102,9 +104,9 @@ class RingOpener:
         channels = [open_channel(address, _OWN_FRAME_BYTES, self.tls) for address in planned.addresses]
         try:
             stubs = [StageStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
-            found = await readiness.wait(stubs)
+            found = await self._found(planned, readiness, stubs)
             facts = PipelineFacts(
-                capacity=check_fit(planned, found),
+                capacity=self._fitting(planned, found),
                 epoch=next_epoch(found, time.time()),
                 stages=len(found),
                 model_digest=found[0].model_digest,
@@ -116,7 +118,9 @@ class RingOpener:
             for index in reversed(range(facts.stages)):
                 await self._open_stage(stubs[index], facts, found[index], index)
             run, results = stubs[0].Run(), stubs[-1].Results(ResultsRequest(epoch=facts.epoch))
-            pipeline = RingPipeline(facts, channels, run, results, self.times, lambda: self._moved(planned))
+            pipeline = RingPipeline(
+                facts, channels, run, results, self.times, lambda: self._moved(planned), self.refused
+            )
         except BaseException:
             await close_channels(channels)
             raise
@@ -126,6 +130,21 @@ class RingOpener:
             await pipeline.close()
             raise
         return pipeline
+
+    async def _found(
+        self, planned: PlannedPipeline, readiness: Readiness, stubs: Sequence[StageStub]
+    ) -> list[StageDescription]:
+        found = await readiness.wait(stubs)
+        for index, (address, stage) in enumerate(zip(planned.addresses, found, strict=True)):
+            self.refused.said(index, address, stage.refused)
+        return found
+
+    def _fitting(self, planned: PlannedPipeline, found: Sequence[StageDescription]) -> KvCapacity:
+        try:
+            return check_fit(planned, found)
+        except StageError as error:
+            self.refused.here(error)
+            raise
 
     async def _open_stage(self, stub: StageStub, facts: PipelineFacts, stage: StageDescription, index: int) -> None:
         dtype = self.hidden_dtype

@@ -13,6 +13,7 @@ import grpc
 from shoal.wire.codec import decode_description
 from shoal.wire.errors import StageFailed, StageNotReady, StageUnreachable, from_rpc_error
 from shoal.wire.messages import StageDescription, StageState
+from shoal.wire.refused import RefusedPeers
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal_router.pipeline.board import Seen, StageBoard
@@ -26,9 +27,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 class Readiness:
     """What each stage of `planned` said last. `board` is told, too, for whoever looks."""
 
-    def __init__(self, planned: PlannedPipeline, progress: Progress, board: StageBoard) -> None:
+    def __init__(
+        self, planned: PlannedPipeline, progress: Progress, board: StageBoard, refused: RefusedPeers | None = None
+    ) -> None:
         self._planned = planned
         self._progress = progress
+        self._refused = refused or RefusedPeers()
         self._board = board
         board.follow(planned)
         self._said = {
@@ -60,6 +64,7 @@ class Readiness:
                 message = await stub.Describe(DescribeRequest(), timeout=_DESCRIBE_SECONDS)
             except grpc.aio.AioRpcError as refused:
                 error = from_rpc_error(refused, self._planned.addresses[index])
+                self._refused.here(error)
                 if not isinstance(error, StageUnreachable | StageNotReady):
                     raise error from None
                 self._board.silent(index, str(error))

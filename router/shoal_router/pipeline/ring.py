@@ -31,6 +31,7 @@ from shoal.wire.codec import decode_progress, decode_result, encode_frame
 from shoal.wire.errors import InvalidFrame, StageFailed, StageNotReady, StageUnreachable, from_rpc_error
 from shoal.wire.messages import Frame, Heartbeat, Release, StageProgress, Step, StepResult
 from shoal.wire.pulse import PULSE_SECONDS, STRIKES, Strikes
+from shoal.wire.refused import RefusedPeers
 from shoal.wire.stage_pb2 import Frame as FrameMessage
 from shoal_router.pipeline.interface import PipelineFacts
 
@@ -77,14 +78,18 @@ class RingPipeline:
         results: Any,
         times: RingTimes,
         moved: Callable[[], bool] = _stays,
+        refused: RefusedPeers | None = None,
     ) -> None:
-        """`moved` says whether the plan names other stages by now; asked only while a stage drains."""
+        """`moved` says whether the plan names other stages by now; asked only while a stage drains. `refused` keeps
+        account of what was refused anywhere in the ring.
+        """
         self._facts = facts
         self._channels = channels
         self._run = run
         self._results = results
         self._times = times
         self._moved = moved
+        self._refused = refused or RefusedPeers()
         self._patience = StepPatience(times.first_step, times.least_step)
         self._strikes, self._overdue = Strikes(times.strikes), Strikes(times.strikes)
         self._progress: tuple[StageProgress, ...] = ()
@@ -170,6 +175,7 @@ class RingPipeline:
         except grpc.aio.AioRpcError as error:
             raise self._lose(from_rpc_error(error, last)) from None
         except StageError as error:
+            self._refused.here(error)
             raise self._lose(error) from None
         except asyncio.CancelledError:
             # The stream was cancelled because the epoch ended, unless it is the caller who is being cancelled.
@@ -229,6 +235,9 @@ class RingPipeline:
         if [each.done for each in progress] != [each.done for each in self._progress]:
             self._last_news = self._loop.time()
         self._progress = progress
+        for each in progress:
+            if each.refused and each.stage < self._facts.stages:
+                self._refused.said(each.stage, self._facts.addresses[each.stage], each.refused)
         leaving = [each.stage for each in progress if each.draining]
         if leaving and self._moved():
             self._lose(StageNotReady(f"stage {leaving[0]} is stopping, and the plan names another in its place"))

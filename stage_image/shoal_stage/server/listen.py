@@ -25,6 +25,7 @@ from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.refusals import Refusals
+from shoal_stage.server.refused import Handshakes, Refused
 from shoal_stage.server.service import StageService
 from shoal_stage.server.stage import Patience, Stage
 
@@ -42,7 +43,9 @@ class Port:
         self._health_listen = health_listen
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._health_updates: set[asyncio.Task[None]] = set()
-        self.grpc = grpc.aio.server(interceptors=[Refusals()], options=server_options(max_frame_bytes))
+        self.handshakes = Handshakes()
+        interceptors = [Refusals(self.handshakes.heard)]
+        self.grpc = grpc.aio.server(interceptors=interceptors, options=server_options(max_frame_bytes))
         self._probes = grpc.aio.server() if health_listen else None
         for server in (self.grpc, self._probes):
             if server is not None:
@@ -54,9 +57,10 @@ class Port:
         Raises UsageError when `listen` is not an address, ResourceError when it cannot be had or TLS has no files.
         """
         await self._report(StageState.LOADING)
-        address = _bind(self.grpc, listen, self._tls)
+        credentials = self._tls.server_credentials(self.handshakes.begun) if self._tls is not None else None
+        address = _bind(self.grpc, listen, credentials)
         if self._probes is not None:
-            _bind(self._probes, self._health_listen, None)
+            _bind(self._probes, self._health_listen)
             await self._probes.start()
         await self.grpc.start()
         return address
@@ -95,7 +99,8 @@ class StageServer:
         grammars: Grammars | None = None,
     ) -> None:
         self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
-        self.stage = Stage(load, description, patience, self._port.on_state, tls, traces, grammars)
+        refused = Refused(self._port.handshakes)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls, traces, refused, grammars)
         service = StageService(self.stage, by_role=tls is not None)
         add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 
@@ -138,16 +143,13 @@ class StageServer:
         await self._port.grpc.stop(grace=None)
 
 
-def _bind(server: grpc.aio.Server, listen: str, tls: TlsDirectory | None) -> str:
+def _bind(server: grpc.aio.Server, listen: str, tls: grpc.ServerCredentials | None = None) -> str:
     """Give the server its port; returns the address that others dial."""
     host, port = parse_address(listen)
     _check_free(host, port)
     wanted = f"{_bracketed(host)}:{port}"
     try:
-        if tls is None:
-            bound = server.add_insecure_port(wanted)
-        else:
-            bound = server.add_secure_port(wanted, tls.server_credentials())
+        bound = server.add_secure_port(wanted, tls) if tls is not None else server.add_insecure_port(wanted)
     except RuntimeError as error:
         raise ResourceError(f"cannot listen on {listen}: {error}") from None
     return f"{_bracketed(host)}:{bound}"

@@ -22,6 +22,10 @@ _log = logging.getLogger(__name__)
 class Refusals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Maps what a method raises to a status. All methods are coroutines that write to their context."""
 
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        """`heard` gets the address of each caller."""
+        self._heard = heard
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
@@ -34,12 +38,15 @@ class Refusals(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             inner = getattr(handler, kind)
             if inner is not None:
-                return handler._replace(**{kind: _guarded(inner)})
+                return handler._replace(**{kind: _guarded(inner, self._heard)})
         return handler
 
 
-def _guarded(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _guarded(
+    method: Callable[[Any, Any], Awaitable[Any]], heard: Callable[[str], None]
+) -> Callable[[Any, Any], Awaitable[Any]]:
     async def call(request: Any, context: Any) -> Any:
+        heard(context.peer())
         try:
             return await method(request, context)
         except StageError as error:

@@ -36,7 +36,10 @@ class StageService(StageServicer):
         """A pipeline belongs to the router: a neighbour may send frames on, not open it nor read its answers."""
         role = role_of(context.auth_context()) if self._by_role else None
         if self._by_role and role not in roles:
-            raise CallerRefused(f"the caller's certificate is of role {role or 'none'}, {' or '.join(roles)} is needed")
+            needed = " or ".join(roles)
+            error = CallerRefused(f"the caller's certificate is of role {role or 'none'}, {needed} is needed")
+            self._stage.refused.count(error)
+            raise error
 
     async def Describe(self, request: DescribeRequest, context: Context) -> StageDescription:  # noqa: ARG002, N802 - gRPC's form
         """See stage.proto."""

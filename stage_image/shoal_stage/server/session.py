@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -30,6 +29,7 @@ from shoal_stage.sample.grammar import Grammars
 from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.place import Held, Place
+from shoal_stage.server.refused import Refused
 
 WINDOW = 32
 _GRANT_AT = WINDOW // 2  # in handfuls: a message a frame would cost each hop a send and the upstream a wake-up
@@ -48,7 +48,7 @@ class Session:
         hidden_dtype: DType,
         held: Held,
         compute: ComputeThread,
-        refused: Counter[str],
+        refused: Refused,
         grammars: Grammars | None,
     ) -> None:
         self.place = Place(epoch, held)
@@ -84,7 +84,7 @@ class Session:
                 raise InvalidFrame(f"frame {frame.number} came without credit: {WINDOW} frames are in flight already")
             self.place.accept(frame)
         except StageError as error:
-            self._refused[type(error).__name__] += 1
+            self._refused.count(error)
             raise
         self._inside += 1
         self._compute.submit(self.work, frame, message)
@@ -117,7 +117,8 @@ class Session:
     def progress(self) -> tuple[StageProgress, ...]:
         """How far this stage has got, and those behind it when they were last heard."""
         busy_ms = int(self._compute.busy_seconds() * 1000)
-        return (StageProgress(self.work.stage_index, self._done, busy_ms, self._draining), *self._beyond)
+        mine = StageProgress(self.work.stage_index, self._done, busy_ms, self._draining, self._refused.totals())
+        return (mine, *self._beyond)
 
     def hear(self, beyond: tuple[StageProgress, ...]) -> None:
         """What the next stage said of itself and those behind it."""
@@ -159,13 +160,13 @@ class Session:
     def require_last(self) -> None:
         """Raises WrongPlace unless tokens are drawn here."""
         if self.work.sampler is None:
-            raise WrongPlace("results come from the last stage of the pipeline; this one is not the last")
+            raise self._refuse(WrongPlace("results come from the last stage of the pipeline; this one is not the last"))
 
     @contextmanager
     def upstream(self) -> Iterator[None]:
         """The one stream that feeds this epoch. Raises WrongPlace when there is one already."""
         if self._attached.is_set():
-            raise WrongPlace(f"epoch {self.work.epoch} already has an upstream")
+            raise self._refuse(WrongPlace(f"epoch {self.work.epoch} already has an upstream"))
         self._attached.set()
         self._detached.clear()
         try:
@@ -178,7 +179,7 @@ class Session:
     def reader(self) -> Iterator[None]:
         """The one stream that takes this epoch's results. Raises WrongPlace when there is one already."""
         if self._has_reader:
-            raise WrongPlace(f"the results of epoch {self.work.epoch} are being read already")
+            raise self._refuse(WrongPlace(f"the results of epoch {self.work.epoch} are being read already"))
         self._has_reader = True
         try:
             yield
@@ -210,6 +211,10 @@ class Session:
             for each in (task, ended):
                 each.cancel()
             await asyncio.gather(task, ended, return_exceptions=True)
+
+    def _refuse(self, error: StageError) -> StageError:
+        self._refused.count(error)
+        return error
 
     def _left(self) -> None:
         self._inside -= 1

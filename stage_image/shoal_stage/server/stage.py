@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,12 +21,14 @@ from shoal.patience import FIRST_STEP_SECONDS, StepPatience
 from shoal.tracing import Traces
 from shoal.wire.errors import StageFailed, StageNotReady, StaleEpoch, WrongPlace
 from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageState
+from shoal.wire.refused import reason_of
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.interface import Engine
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.place import Held, check_open
+from shoal_stage.server.refused import Refused
 from shoal_stage.server.session import Session, session_of
 from shoal_stage.server.spans import StageSpans
 
@@ -63,11 +64,12 @@ class Stage:
         on_state: Callable[[StageState], None],
         tls: TlsDirectory | None = None,
         traces: Traces | None = None,
+        refused: Refused | None = None,
         grammars: Grammars | None = None,
     ) -> None:
         self._tls = tls
         self._grammars = grammars
-        self._refused: Counter[str] = Counter()
+        self.refused = refused or Refused()
         self._description = description
         self._patience = patience
         self._on_state = on_state
@@ -93,13 +95,17 @@ class Stage:
 
     def describe(self) -> StageDescription:
         """What this stage is, right now."""
-        return replace(self._description, held=self._compute.held, refused=dict(self._refused))
+        return replace(self._description, held=self._compute.held, refused=self.refused.totals())
 
     async def open(self, request: OpenRequest) -> OpenReply:
         """Take the place in a pipeline that `request` gives. Closes older epochs, even when it then fails."""
         async with self._opening:
             held = self._require_ready()
-            check_open(request, held, self._description.epoch)
+            try:
+                check_open(request, held, self._description.epoch)
+            except StageError as error:
+                self.refused.count(error)
+                raise
             self._end_session(StaleEpoch(f"epoch {request.epoch} was opened on this stage"))
             self._description = replace(self._description, epoch=request.epoch)
             hop = self._next_hop(request.next_address, held.max_frame_bytes)
@@ -107,7 +113,9 @@ class Stage:
                 try:
                     await hop.connect(self._description)
                     self._require_ready()
-                except BaseException:
+                except BaseException as error:
+                    if isinstance(error, StageError) and reason_of(error) is not None:
+                        self.refused.count(error)
                     await hop.close()
                     raise
             session = Session(
@@ -116,7 +124,7 @@ class Stage:
                 request.hidden_dtype,
                 held,
                 self._compute,
-                self._refused,
+                self.refused,
                 self._grammars,
             )
             self._session = session
@@ -132,7 +140,7 @@ class Stage:
         try:
             return session_of(self._session, epoch)
         except (StaleEpoch, WrongPlace) as error:
-            self._refused[type(error).__name__] += 1
+            self.refused.count(error)
             raise
 
     # --- what the compute thread tells (Listener) -------------------------------------------------------------

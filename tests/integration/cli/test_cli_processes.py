@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -266,6 +268,43 @@ async def test_a_standby_takes_the_place_of_a_dead_stage_which_then_stands_by(tm
         assert addresses(tmp_path) == ["127.0.0.1:9000", "127.0.0.1:9001"]
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_full_disk_delays_a_standby_and_ends_nothing(tmp_path: Path, full_disk) -> None:
+    """No log line and no plan can be written while a stage dies: its events still count, and the plan follows."""
+    reports = asyncio.Queue[str]()
+    async with (
+        asyncio.timeout(60),
+        LocalPipeline(plan(2, 1), Scripts(), tmp_path, load_deadline=10, restarts=at_once) as pipeline,
+    ):
+        await pipeline.start()
+        watching = asyncio.create_task(pipeline.watch(reports.put_nowait))
+        with full_disk():
+            os.kill(pipeline.pid_of("stage 0"), 9)
+            assert "standby 0 takes its place" in await reports.get()
+            said = [await reports.get(), await reports.get()]
+            assert "stage 0 is ready again and stands by" in said
+            assert any("plan.json cannot be written: File too large; trying again" in line for line in said)
+            assert addresses(tmp_path) == ["127.0.0.1:9000", "127.0.0.1:9001"], "the last plan is still whole"
+        assert (await reports.get()).endswith("plan.json is written")
+        assert addresses(tmp_path) == ["127.0.0.1:9002", "127.0.0.1:9001"]
+        assert not watching.done()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+@pytest.fixture
+def full_disk():
+    @contextmanager
+    def full() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return full
 
 
 async def test_a_stage_that_says_it_stops_is_replaced_before_it_ends(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from shoal import __version__
 from shoal.resource import GROUP, KIND, PLURAL
 from shoal_operator.metrics import Metrics
 from shoal_operator.settings import PREFIX, OperatorSettings
+from shoal_router.generation import GeneratorStatus
+from shoal_router.metrics.families import Families
+from shoal_router.metrics.levels import Levels
+from shoal_router.schedule.speculation import SpeculationStats
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts/shoal"
@@ -93,14 +98,58 @@ def test_schema_refuses_unknown_keys(name):
 
 @pytest.mark.parametrize("file", sorted((CHART / "files/dashboards").glob("*.json")), ids=lambda file: file.stem)
 def test_dashboards_show_metrics_that_exist(file):
-    known = {
-        sample
-        for family in Metrics().registry.collect()
-        for sample in (family.name, f"{family.name}_total", f"{family.name}_bucket", f"{family.name}_count")
-    }
     dashboard = json.loads(file.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    named = {name for query in queries for name in re.findall(r"shoal_\w+", query)}
+    named = metrics_in(queries)
     assert named
-    assert named <= known
+    assert named <= samples()
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_alerts_ask_for_metrics_that_exist():
+    groups = yaml.safe_load((CHART / "files/rules/shoal.yaml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert metrics_in([rule["expr"] for rule in rules]) <= samples()
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"].keys() == {"summary", "description"}
+
+
+def test_every_metric_of_the_router_is_in_a_dashboard():
+    shown = metrics_in([file.read_text() for file in (CHART / "files/dashboards").glob("*.json")])
+    ours = {family.name for family in Levels(status, SpeculationStats(), dict).collect()}
+    ours |= {family.name for family in Families().registry.collect() if family.name.startswith("shoal_")}
+    unseen = {name for name in ours if not any(each.startswith(name) for each in shown)}
+    assert unseen == {"shoal_pipeline_epoch"}, "an epoch is a number to look up, not a line to watch"
+
+
+def metrics_in(queries: Iterable[str]) -> set[str]:
+    """The metrics of ours that queries name; shoal_dev_model is a label."""
+    return {name for query in queries for name in re.findall(r"shoal_\w+", query)} - {"shoal_dev_model"}
+
+
+def samples() -> set[str]:
+    """Every sample of the operator's and the router's registries, by its name in a query."""
+    router = Families().registry
+    router.register(Levels(status, SpeculationStats(), dict))
+    suffix = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+    return {
+        f"{family.name}{ending}"
+        for registry in (Metrics().registry, router)
+        for family in registry.collect()
+        for ending in suffix.get(family.type, ())
+    }
+
+
+def status() -> GeneratorStatus:
+    return GeneratorStatus(ready=False, detail="", max_context=0, epoch=0, running=0, waiting=0)
+
+
+def test_every_metric_of_the_router_is_documented():
+    documented = metrics_in([(ROOT / "docs/reference/metrics.md").read_text()])
+    router = Families().registry
+    router.register(Levels(status, SpeculationStats(), dict))
+    suffix = {"counter": "_total"}
+    ours = {f"{each.name}{suffix.get(each.type, '')}" for each in router.collect() if each.name.startswith("shoal_")}
+    assert documented - {"shoal_router"} == ours

@@ -236,7 +236,7 @@ EVERYTHING_OF_A_CLUSTER = (
     "placement: {tolerations: [{operator: Exists}], priorityClassName: low, nodeLimits: [{node: a, memory: 1Gi}]}, "
     "recovery: {replanAfterSeconds: 60, freeAfterSeconds: 60}, image: {pullPolicy: Always}, "
     "router: {service: {port: 9000, type: NodePort}, resources: {limits: {cpu: 1}}, "
-    "ingress: {host: h}, apiKeysSecretRef: {name: s}, requestsPerKey: 2}"
+    "ingress: {host: h}, apiKeysSecretRef: {name: s}, requestsPerKey: 2, requestsPerMinute: 60}"
 )
 
 
@@ -251,9 +251,12 @@ def test_nothing_of_a_cluster_is_left_out_in_silence() -> None:
         "router.ingress",
         "router.apiKeysSecretRef",
         "router.requestsPerKey",
+        "router.requestsPerMinute",
         "router.resources",
         "image",
     ]
+    https = sharded_model("model: {source: {uri: m.gguf}}, router: {tlsSecretName: t}")
+    assert cluster_only(https) == ["router.tlsSecretName"]
     assert cluster_only(sharded_model("model: {source: {uri: m.gguf}}, router: {service: {port: 9000}}")) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,27 @@ def test_the_cache_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch
     assert cache_root() == Path.home() / ".cache" / "shoal"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_root() == Path.home() / ".cache" / "shoal"
+
+
+def test_a_plan_that_cannot_be_written_is_written_when_it_can(tmp_path: Path) -> None:
+    """The disk is full at the moment at which a standby must take over: that much is remembered."""
+    stages = seated(tmp_path, (1,))
+    first, second, standby = stages
+    for seat in (first, second, standby):
+        stages.back(seat)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        assert stages.lost(second) is standby
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert served_by(stages) == ["here:0", "here:1"], "the last plan is still whole"
+    assert "plan.json cannot be written: File too large" in str(stages.unwritten)
+    stages.settle()
+    assert stages.unwritten is None
+    assert served(stages) == ["here:0", "here:2"]
+
+
+def served_by(stages: Stages) -> list[str]:
+    plan = Plan.model_validate_json(stages.path.read_bytes())
+    return [stage.address for stage in plan.pipelines[0].stages]

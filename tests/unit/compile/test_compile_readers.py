@@ -47,6 +47,63 @@ def test_a_corrupt_header_is_refused_or_read_but_nothing_else(make_gguf, tmp_pat
         build_tokenizer(checkpoint.tokenizer, checkpoint.architecture.vocab_size)
 
 
+@given(data=st.data())
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_corrupt_safetensors_file_is_refused_or_read_but_nothing_else(make_hf, tmp_path, data):
+    """Bytes of its header are changed, entries of it replaced, or its end is missing."""
+    weights, sound = tmp_path / "hf/model.safetensors", tmp_path / "sound"
+    if not sound.exists():
+        make_hf()
+        sound.write_bytes(weights.read_bytes())
+    raw = bytearray(sound.read_bytes())
+    length = int.from_bytes(raw[:8], "little")
+    match data.draw(st.sampled_from(["bytes", "entries", "end"])):
+        case "bytes":
+            for _ in range(data.draw(st.integers(1, 4))):
+                raw[data.draw(st.integers(0, length + 7))] = data.draw(st.integers(0, 255))
+        case "entries":
+            header = json.loads(raw[8 : 8 + length])
+            name = data.draw(st.sampled_from(sorted(header)))
+            odd = st.integers(-(2**70), 2**70) | st.text(max_size=4) | st.none() | st.lists(st.integers(-1, 2**64))
+            header[name] = data.draw(
+                odd
+                | st.fixed_dictionaries(
+                    {
+                        "dtype": st.sampled_from(["F32", "F16", "I64", "F8_E4M3", "X"]) | odd,
+                        "shape": st.lists(st.integers(-1, 2**64), max_size=3) | odd,
+                        "data_offsets": st.lists(st.integers(-1, 2**64), max_size=3) | odd,
+                    }
+                )
+            )
+            text = json.dumps(header).encode()
+            raw[: 8 + length] = len(text).to_bytes(8, "little") + text
+        case "end":
+            del raw[data.draw(st.integers(0, len(raw) - 1)) :]
+    weights.write_bytes(raw)
+    with contextlib.suppress(CheckpointError):
+        for tensor in open_checkpoint(weights.parent).tensors.values():
+            tensor.read(0, 1)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_corrupt_config_is_refused_or_read_but_nothing_else(make_hf, tmp_path, data):
+    file, sound = tmp_path / "hf/config.json", tmp_path / "sound"
+    if not sound.exists():
+        make_hf()
+        sound.write_bytes(file.read_bytes())
+    config = json.loads(sound.read_text())
+    odd = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=4)
+    for _ in range(data.draw(st.integers(1, 3))):
+        names = st.sampled_from([*sorted(config), "rope_scaling", "rope_parameters", "sliding_window", "layer_types"])
+        config[data.draw(names)] = data.draw(
+            odd | st.lists(odd, max_size=2) | st.dictionaries(st.sampled_from(["rope_type", "factor", "type"]), odd)
+        )
+    file.write_text(json.dumps(config))
+    with contextlib.suppress(CheckpointError):
+        open_checkpoint(file.parent)
+
+
 def test_a_count_beyond_the_file_is_not_allocated(make_gguf):
     path = make_gguf().path
     raw = bytearray(path.read_bytes())

@@ -32,7 +32,10 @@ CASES: dict[str, dict[str, Any]] = {
         "settings": {"node_cache": ""},
     },
     "volume-image": {
-        "spec": {"model": {"volume": {"image": {"reference": "registry.local/llama:1"}}}},
+        "spec": {
+            "model": {"volume": {"image": {"reference": "registry.local/llama:1"}}},
+            "router": {"tlsSecretName": "llm-tls"},
+        },
         "settings": {},
     },
     "everything": {
@@ -55,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
                 "resources": {"limits": {"memory": "2Gi"}},
                 "apiKeysSecretRef": {"name": "llm-keys", "key": "keys.txt"},
                 "requestsPerKey": 8,
+                "requestsPerMinute": 120,
             },
             "image": {"stage": "registry.local/stage:2", "pullSecrets": [{"name": "registry"}], "pullPolicy": "Always"},
         },

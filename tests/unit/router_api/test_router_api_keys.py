@@ -7,11 +7,15 @@ import hashlib
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.errors import ResourceError, UsageError
 from shoal_router.api.app import create_app
+from shoal_router.api.errors import ApiError
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import CHECK_SECONDS, ApiKeys, parse_keys
+from shoal_router.api.rates import Rates
 
 HASHED = hashlib.sha256(b"sk-two").hexdigest()
 
@@ -159,3 +163,43 @@ async def test_a_key_has_only_so_many_requests_at_a_time(file):
     await asyncio.gather(*running, other)
     await ask(b"sk-one")
     assert not gate._running
+
+
+async def test_a_key_has_only_so_many_requests_in_a_minute(file):
+    clock = Clock()
+
+    async def app(scope, receive, send):
+        pass
+
+    gate = Gate(app, ApiKeys(file, Clock()), requests_per_minute=3, clock=clock)
+
+    async def ask(key: bytes = b"sk-one") -> None:
+        scope = {"type": "http", "path": "/v1/models", "state": {}, "headers": [(b"authorization", b"Bearer " + key)]}
+        await gate(scope, None, None)
+
+    for _ in range(3):
+        await ask()
+    with pytest.raises(ApiError, match="in a minute") as refused:
+        await ask()
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "20")
+    await ask(b"sk-two")
+    clock.now += 20.0
+    await ask()
+    with pytest.raises(ApiError):
+        await ask()
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=80), st.integers(1, 20))
+def test_in_no_minute_more_than_twice_the_rate_comes_in_and_whoever_waits_as_told_does(arrivals, per_minute):
+    """A full bucket and what flows in meanwhile: twice the rate at most in a minute, the rate in the long run."""
+    rates, now, let_in = Rates(per_minute), 0.0, {"a": [], "b": []}
+    for owner, pause in arrivals:
+        now += pause
+        rates.forget_idle(now)
+        if wait := rates.take(owner, now):
+            now += wait + 1e-6
+            assert rates.take(owner, now) == 0.0
+        let_in[owner].append(now)
+    for times in let_in.values():
+        for start in times:
+            assert sum(start <= each < start + 60 for each in times) <= 2 * per_minute

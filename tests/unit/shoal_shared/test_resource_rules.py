@@ -114,6 +114,8 @@ BAD = [
     ("scheduler.speculative.draft", {}, "exactly one of source and volume"),
     ("router.service", {"nodePort": 30000}, "nodePort needs type"),
     ("router", {"requestsPerKey": 2}, "requestsPerKey needs apiKeysSecretRef"),
+    ("router", {"requestsPerMinute": 2}, "requestsPerMinute needs apiKeysSecretRef"),
+    ("router", {"tlsSecretName": "a", "ingress": {"host": "h"}}, "tlsSecretName and ingress exclude each other"),
     ("METADATA", "Llama_8B", "metadata.name names Services too"),
     ("METADATA", "8b", "metadata.name names Services too"),
     ("METADATA", "llama.8b", "metadata.name names Services too"),
@@ -146,7 +148,9 @@ FINE = [
     ("placement.tolerations", [{"operator": "Exists"}, {"key": "k", "effect": "NoExecute", "tolerationSeconds": 5}]),
     ("scheduler", {"maxContext": 256, "speculative": {"mode": "Fixed", "draft": {"source": {"uri": "hf://o/r"}}}}),
     ("router.service", {"type": "NodePort", "nodePort": 30000}),
-    ("router", {"requestsPerKey": 2, "apiKeysSecretRef": {"name": "keys"}}),
+    ("router", {"requestsPerKey": 2, "requestsPerMinute": 60, "apiKeysSecretRef": {"name": "keys"}}),
+    ("router", {"tlsSecretName": "a"}),
+    ("router", {"ingress": {"host": "h", "tlsSecretName": "a"}}),
     ("METADATA", "l" * 48),
 ]
 

@@ -153,6 +153,7 @@ def test_every_dataclass_field_has_a_protobuf_field():
         messages.RowOutcome: set(),
         messages.KvCapacity: set(),
         messages.StageDescription: set(),
+        messages.StageProgress: set(),
         messages.OpenRequest: set(),
         messages.OpenReply: set(),
     }

@@ -34,7 +34,9 @@ async def test_silence_returns_when_the_other_side_is_out() -> None:
         await silence(Strikes(3), 0.001)
 
 
-@pytest.mark.parametrize("progress", [(), (StageProgress(0, 5, 12), StageProgress(1, 4, 0, draining=True))])
+@pytest.mark.parametrize(
+    "progress", [(), (StageProgress(0, 5, 12), StageProgress(1, 4, 0, draining=True, refused={"InvalidFrame": 2}))]
+)
 def test_a_pulse_survives_the_wire(progress: tuple[StageProgress, ...]) -> None:
     message = encode_credit(3, progress)
     assert message.frames == 3

@@ -16,8 +16,8 @@ from shoal.wire.tls import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, ROUTER, S
 _DAY = datetime.timedelta(days=1)
 
 
-def issue(folder: Path) -> dict[str, TlsDirectory]:
-    """An authority and a certificate for each role, for 127.0.0.1."""
+def issue(folder: Path, model: str = "chaos") -> dict[str, TlsDirectory]:
+    """An authority and a certificate for each role of the pipeline `model`, for 127.0.0.1."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chaos")])
     authority = (
@@ -30,7 +30,7 @@ def issue(folder: Path) -> dict[str, TlsDirectory]:
         key = ec.generate_private_key(ec.SECP256R1())
         names = [
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-            x509.UniformResourceIdentifier(f"spiffe://localhost/ns/chaos/shoal/chaos/{role}"),
+            x509.UniformResourceIdentifier(f"spiffe://localhost/ns/chaos/shoal/{model}/{role}"),
         ]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role)])
         leaf = (

@@ -31,6 +31,7 @@ class Blow(StrEnum):
     CORRUPT_LINK = "a link turns over a bit"
     RESTART_ROUTER = "SIGTERM the router"
     KILL_ROUTER = "kill -9 the router"
+    FILL_DISK = "the disk is full, and a stage is killed meanwhile"
 
 
 _SECONDS: dict[Blow, tuple[float, float]] = {
@@ -38,6 +39,7 @@ _SECONDS: dict[Blow, tuple[float, float]] = {
     Blow.STALL_LINK: (0.2, 5.0),
     Blow.DELAY_LINK: (2.0, 10.0),
     Blow.CUT_LINK: (0.1, 4.0),
+    Blow.FILL_DISK: (1.0, 6.0),
 }
 
 _WEIGHTS: dict[Blow, int] = {
@@ -51,6 +53,7 @@ _WEIGHTS: dict[Blow, int] = {
     Blow.CORRUPT_LINK: 2,
     Blow.RESTART_ROUTER: 1,
     Blow.KILL_ROUTER: 1,
+    Blow.FILL_DISK: 1,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -105,6 +106,10 @@ class System:
                 self._later(event.seconds, relay.mend)
             case Blow.CORRUPT_LINK:
                 relay.corrupt()
+            case Blow.FILL_DISK:
+                self._fill_disk()
+                self._later(event.seconds, self.free_disk)
+                return f"no byte more on the disk for {event.seconds} s; {self._signal(seat.name, signal.SIGKILL)}"
         return f"{event.blow}: to {seat.name}{f', {event.seconds} s' if event.seconds else ''}"
 
     async def healed(self) -> None:
@@ -127,6 +132,24 @@ class System:
     def _signal(self, name: str, number: signal.Signals) -> str:
         _send(self.local.pid_of(name), number)
         return f"{number.name} to {name}"
+
+    def _fill_disk(self) -> None:
+        """Nobody's files may grow: neither those of the processes nor the plan, which the runtime in here writes.
+
+        A limit of the kernel's instead of a full file system, which would need rights that a test does not have. Every
+        write fails as it would on a full disk, with another number; processes that start meanwhile inherit the limit.
+        """
+        self._let_files_grow(grow=False)
+
+    def free_disk(self) -> None:
+        """There is room again."""
+        self._let_files_grow(grow=True)
+
+    def _let_files_grow(self, *, grow: bool) -> None:
+        for pid in (os.getpid(), *self.local.pids):
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if grow else 0, hard))
 
     def _go_on(self, name: str, pid: int | None) -> None:
         if pid == self.local.pid_of(name):
@@ -186,6 +209,7 @@ async def system(model: Path, folder: Path, clients: int) -> AsyncIterator[Syste
                 try:
                     yield made
                 finally:
+                    made.free_disk()
                     for task in (watching, *made.later):
                         task.cancel()
                     await asyncio.gather(watching, *made.later, return_exceptions=True)
@@ -216,9 +240,10 @@ async def _mirror(source: Path, target: Path, relays: dict[str, Relay], stack: A
                 for pipeline in plan.pipelines
             )
             partial = target.with_suffix(".partial")
-            partial.write_text(plan.model_copy(update={"pipelines": pipelines}).model_dump_json(by_alias=True))
-            partial.replace(target)
-            last = now
+            with suppress(OSError):  # the disk is full right now: at the next look
+                partial.write_text(plan.model_copy(update={"pipelines": pipelines}).model_dump_json(by_alias=True))
+                partial.replace(target)
+                last = now
         await asyncio.sleep(_MIRROR_SECONDS)
 
 

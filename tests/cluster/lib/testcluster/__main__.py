@@ -10,7 +10,7 @@ from testcluster import binaries
 def main() -> int:
     """Build the control plane and Helm; returns the exit code."""
     try:
-        for wanted in (binaries.CONTROL_PLANE, binaries.HELM):
+        for wanted in (binaries.CONTROL_PLANE, binaries.HELM, binaries.PROMETHEUS):
             todo = binaries.missing(wanted)
             if todo:
                 sys.stdout.write(f"building {', '.join(todo)} from Go modules, once (minutes) ...\n")

@@ -30,7 +30,11 @@ from testcluster.processes import wait_until
 from testcluster.storage import STORAGE_CLASS, Storage
 
 ROOT = Path(__file__).parents[4]
-_NEEDS_BINARIES = {"control_plane": binaries.CONTROL_PLANE, "helm_program": binaries.HELM}
+_NEEDS_BINARIES = {
+    "control_plane": binaries.CONTROL_PLANE,
+    "helm_program": binaries.HELM,
+    "promtool": binaries.PROMETHEUS,
+}
 _unavailable = pytest.StashKey[dict[str, str]]()
 _DEADLINE_S = 30.0
 
@@ -80,6 +84,12 @@ def _programs(request: pytest.FixtureRequest, fixture: str) -> Path:
 def helm_program(request: pytest.FixtureRequest) -> Path:
     """The helm program."""
     return _programs(request, "helm_program") / "helm"
+
+
+@pytest.fixture(scope="session")
+def promtool(request: pytest.FixtureRequest) -> Path:
+    """Prometheus' checker of rules and queries."""
+    return _programs(request, "promtool") / "promtool"
 
 
 @pytest.fixture(scope="session")

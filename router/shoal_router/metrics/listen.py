@@ -1,0 +1,25 @@
+"""The router's second port: `/metrics`, for Prometheus and nobody else.
+
+Apart from the API's port, so that whoever may ask the model need not be shown how busy it is, and so that a client's
+load, limits and keys do not stand between Prometheus and the figures. It is served on the router's event loop: what is
+read changes there, and a scrape takes a few milliseconds twice a minute.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+
+def metrics_app(registry: CollectorRegistry) -> Starlette:
+    """The ASGI application; whatever is not `/metrics` is a 404."""
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"Content-Type": content_type})
+
+    return Starlette(routes=[Route("/metrics", metrics)])
