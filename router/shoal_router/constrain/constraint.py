@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from shoal.errors import UsageError
 
@@ -97,7 +97,7 @@ def _content(constraint: Constraint) -> dict[str, Any]:
         case Form.GRAMMAR:
             try:
                 return {"name": "content", "lark_grammar": any_to_lark(constraint.text)}
-            except (GbnfToLarkError, RecursionError, IndexError) as error:
+            except Exception as error:  # its parser raises whatever it stumbles over
                 raise GrammarRefused(f"neither Lark nor GBNF: {error}") from error
 
 
