@@ -18,6 +18,11 @@ say = @echo "==>"
 # make chaos SEED=7 MINUTES=5
 SEED ?= 1
 MINUTES ?= 60
+# make images REGISTRY=registry.office.example/shoal DOCKER=podman BASE=...
+REGISTRY ?= ghcr.io/shoal-dev
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' shoal/__init__.py)
+DOCKER ?= docker
+BASE ?=
 PROMPT ?= Explain in three sentences why the sky is blue.
 # By way of the environment: quotes and dollars in a prompt are not the shell's.
 export PROMPT
@@ -44,7 +49,7 @@ serve: .venv/.synced-run ## serve the demo model's OpenAI API until Ctrl-C
 .PHONY: test
 test: test-unit ## run the unit tests, then the integration tests
 	$(say) "integration tests: real models, processes and sockets on this machine (minutes)"
-	@$(BIN)/python -m pytest tests/integration -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest tests/integration tests/clients -m "not slow" $(ARGS)
 
 .PHONY: test-unit
 test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)
@@ -61,6 +66,20 @@ test-cluster: .venv/.synced-dev ## run the tests on a real Kubernetes control pl
 	$(say) "cluster tests: etcd, API server, controller manager and scheduler on loopback"
 	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster
 	@$(BIN)/python -m pytest tests -m "cluster and not slow" $(ARGS)
+
+.PHONY: images
+images: ## build the container images with $(DOCKER) (default docker): operator, router, compile, stage
+	$(say) "container images as $(REGISTRY)/NAME:$(VERSION)"
+	@for image in operator:operator router:router stage_image:compile stage_image:stage; do \
+		$(DOCKER) build --file $${image%%:*}/Dockerfile --target $${image##*:} --tag $(REGISTRY)/$${image##*:}:$(VERSION) \
+			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
+			$(if $(BASE),--build-arg BASE=$(BASE)) . || exit 1; \
+	done
+
+.PHONY: test-images
+test-images: .venv/.synced-dev ## build the container images with buildah and look into them (root, Debian packages; minutes)
+	$(say) "container images on a Debian base, built in a chroot"
+	@$(BIN)/python -m pytest tests/e2e -m e2e $(ARGS)
 
 .PHONY: chaos
 chaos: .venv/.synced-dev ## hit a local pipeline for MINUTES (default 60) by SEED while clients check every answer

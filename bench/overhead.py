@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -26,12 +27,14 @@ from bench.systems.cut import equal_nodes
 from bench.workers import last_core
 from shoal.manifest import read_manifest
 from shoal.plan import Device, ModelFacts, PlanSpec, make_plan
+from shoal.plan.document import StagePlan
 from shoal.resource import SpeculativeMode
 from shoal.tracing import ENDPOINT
 from shoal_cli.cache import openvino_dir
 from shoal_cli.client import Answer, RouterClient
 from shoal_cli.local.launch import LocalCommands
-from shoal_cli.local.pipeline import LocalPipeline
+from shoal_cli.local.pipeline import Commands, LocalPipeline
+from shoal_router.serve import listen
 
 TITLE = "traces, metrics and somebody who watches: tokens a second with them over without"
 
@@ -52,15 +55,17 @@ async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None
     loop = asyncio.get_running_loop()
     with _collector() as collector:
         async with AsyncExitStack() as stack:
-            plain = await _started(stack, folders[0], None)
-            observed = await _started(stack, folders[1], collector.url)
+            plain = await _started(stack, folders[0], _commands())
+            metered = _Metered(_commands(), _free_address())
+            with _exported_to(collector.url):
+                observed = await _started(stack, folders[1], metered)
 
-            def measure(url: str, watched: bool) -> float:
-                return asyncio.run_coroutine_threadsafe(_rate(url, watched), loop).result()
+            def measure(url: str, metrics: str) -> float:
+                return asyncio.run_coroutine_threadsafe(_rate(url, metrics), loop).result()
 
             # `alternate` waits for each figure: away from the loop, which goes on.
             figures = await asyncio.to_thread(
-                alternate, {"off": lambda: measure(plain, False), "on": lambda: measure(observed, True)}, rounds
+                alternate, {"off": lambda: measure(plain, ""), "on": lambda: measure(observed, metered.metrics)}, rounds
             )
     report.add("ratio", figures.ratio("on", "off"))
     for name in figures.figures:
@@ -71,17 +76,18 @@ async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None
     )
 
 
-async def _started(stack: AsyncExitStack, folder: Path, endpoint: str | None) -> str:
+async def _started(stack: AsyncExitStack, folder: Path, commands: Commands) -> str:
     """A pipeline on the last core; its router's URL."""
-    model = smollm2().directory
+    manifest = read_manifest(smollm2().directory)
     spec = PlanSpec(devices=(Device.CPU,), stage_count=2, streams=USERS, max_context=512)
-    plan = make_plan(ModelFacts.of_manifest(read_manifest(model)), equal_nodes(2), spec)
-    with _inherited(endpoint):
-        local = await stack.enter_async_context(LocalPipeline(plan, _commands(model), folder, LOAD_SECONDS))
+    plan = make_plan(ModelFacts.of_manifest(manifest), equal_nodes(2), spec)
+    with _on_last_core():
+        local = await stack.enter_async_context(LocalPipeline(plan, commands, folder, LOAD_SECONDS))
         return await local.start()
 
 
-def _commands(model: Path) -> LocalCommands:
+def _commands() -> LocalCommands:
+    model = smollm2().directory
     kernels = openvino_dir(read_manifest(model).digest)
     kernels.mkdir(parents=True, exist_ok=True)
     return LocalCommands(
@@ -104,25 +110,53 @@ def _commands(model: Path) -> LocalCommands:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Metered:
+    """The same command lines, the router's with metrics."""
+
+    inner: LocalCommands
+    metrics: str
+
+    def stage(self, stage: StagePlan, listen: str) -> list[str]:
+        return self.inner.stage(stage, listen)
+
+    def draft(self, listen: str) -> list[str] | None:
+        return self.inner.draft(listen)
+
+    def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
+        return [*self.inner.router(plan, port, draft_address), f"--metrics-listen={self.metrics}"]
+
+
 @contextmanager
-def _inherited(endpoint: str | None) -> Iterator[None]:
-    """What children get: the last core, and the collector if there is one."""
-    cores, before = os.sched_getaffinity(0), os.environ.pop(ENDPOINT, None)
+def _on_last_core() -> Iterator[None]:
+    """Children that are started within share the last core."""
+    cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {last_core()})
-    if endpoint is not None:
-        os.environ[ENDPOINT] = endpoint
     try:
         yield
     finally:
         os.sched_setaffinity(0, cores)
-        os.environ.pop(ENDPOINT, None)
-        if before is not None:
-            os.environ[ENDPOINT] = before
 
 
-async def _rate(url: str, watched: bool) -> float:
-    """Tokens a second of all users."""
-    watching = [asyncio.create_task(_watch(url)), asyncio.create_task(_scrape(url))] if watched else []
+@contextmanager
+def _exported_to(endpoint: str) -> Iterator[None]:
+    """Children that are started within send their spans there."""
+    os.environ[ENDPOINT] = endpoint
+    try:
+        yield
+    finally:
+        del os.environ[ENDPOINT]
+
+
+def _free_address() -> str:
+    """A port of the loopback that nobody has at this moment."""
+    with closing(listen("127.0.0.1", 0)) as bound:
+        return f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+async def _rate(url: str, metrics: str) -> float:
+    """Tokens a second of all users; watched if there are metrics."""
+    watching = [asyncio.create_task(each) for each in ((_watch(url), _scrape(metrics)) if metrics else ())]
     try:
         async with RouterClient(url) as client:
             begun = time.perf_counter()
@@ -131,7 +165,9 @@ async def _rate(url: str, watched: bool) -> float:
     finally:
         for task in watching:
             task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        for outcome in await asyncio.gather(*watching, return_exceptions=True):
+            if isinstance(outcome, Exception):  # a figure without the one who watched would be of something else
+                raise outcome
 
 
 async def _ask(client: RouterClient, number: int) -> int:
@@ -152,11 +188,10 @@ async def _watch(url: str) -> None:
             pass
 
 
-async def _scrape(url: str) -> None:
+async def _scrape(address: str) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         while True:
-            with suppress(httpx.HTTPError):
-                await client.get(f"{url}/metrics")
+            (await client.get(f"http://{address}/metrics")).raise_for_status()
             await asyncio.sleep(SCRAPE_SECONDS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal_cli.commands import bench, chat, compile, doctor, inspect, plan, run, status, version
+from shoal_cli.commands import bench, chat, compile, doctor, gateway, inspect, plan, run, status, version
 
 app = typer.Typer(
     name="shoal",
@@ -14,5 +14,5 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compile, plan, status, chat, bench, doctor, inspect, version):
+for command in (run, compile, plan, status, chat, bench, doctor, gateway, inspect, version):
     command.register(app)

@@ -25,6 +25,7 @@ NAME_LABEL: Final = "shoal.dev/name"
 CUT_ANNOTATION: Final = "shoal.dev/cut"
 ORIGIN_ANNOTATION: Final = "shoal.dev/model-origin"
 KEY_ANNOTATION: Final = "shoal.dev/model-key"
+PLAN_ANNOTATION: Final = "shoal.dev/plan"
 
 STAGE: Final = "stage"
 ROUTER: Final = "router"

@@ -40,6 +40,7 @@ class OperatorSettings(BaseModel):
     )
 
     stage_image: str = f"ghcr.io/shoal-dev/stage:{__version__}"
+    compile_image: str = f"ghcr.io/shoal-dev/compile:{__version__}"
     router_image: str = f"ghcr.io/shoal-dev/router:{__version__}"
     image_pull_secrets: Words = Field(default=(), description="for every pod, beside those of the ShardedModel")
     priority_class: str = Field(default="", description="of stage pods that name none; empty: the cluster's default")
@@ -54,6 +55,7 @@ class OperatorSettings(BaseModel):
     storage_class: str = Field(default="", description="of the store's claim; empty: the cluster's default")
     supplemental_groups: Groups = Field(default=(), description="groups of stage pods: the nodes' render group")
     cluster_domain: str = "cluster.local"
+    otlp_endpoint: str = Field(default="", description="collector of traces (OTLP over HTTP); empty: no traces")
 
     resync_seconds: float = Field(default=600.0, gt=0, description="everything is read and compared again this often")
     workers: int = Field(default=4, ge=1, le=64, description="ShardedModels that are reconciled at the same time")

@@ -74,7 +74,8 @@ class GenerationRequest:
     """One sequence to generate. `params.seed` is set; `max_tokens` None means: up to the end of the context.
 
     `stop_token_ids` end the sequence and are not part of the answer's text; they are empty with `ignore_eos`.
-    `group`: among whose answers drafts may be looked for (an API key); "" is all. `trace`: see SequenceStart.
+    `group`: among whose answers drafts may be looked for (an API key); "" is all. `request_id` is that of the client's
+    request, so several sequences may have the same; stages log it. `trace`: see SequenceStart.
     """
 
     request_id: str

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import uvicorn
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from shoal.errors import ResourceError
 from shoal.logs import announce
@@ -97,6 +98,20 @@ def url_of(bound: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def http_server(app: ASGIApp, shutdown_seconds: int, certificate: ServerCertificate | None = None) -> uvicorn.Server:
+    """A server that leaves signals alone and says nothing by itself; with a `certificate` over HTTPS."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            **_PLAIN,
+            ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
+            # Longer than the pools of common clients keep a connection, so that they close it, not we under a request.
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=shutdown_seconds,
+        )
+    )
+
+
 async def serve(
     app: FastAPI,
     runtime: Runtime,
@@ -111,16 +126,7 @@ async def serve(
 
     With a `certificate` over HTTPS. `metrics`: a second app, with its socket.
     """
-    server = _Server(
-        uvicorn.Config(
-            app,
-            **_PLAIN,
-            ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
-            # Longer than the pools of common clients keep a connection, so that they close it, not we under a request.
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=math.ceil(grace_seconds + _CLOSING_SECONDS),
-        )
-    )
+    server = http_server(app, math.ceil(grace_seconds + _CLOSING_SECONDS), certificate)
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
 

@@ -30,7 +30,10 @@ class Images(Object):
     """Container images. They matter in a cluster only; `shoal run` starts processes of the installed package."""
 
     stage: ImageReference | None = None
-    """Image of stages and compile Jobs. Without it: the one the operator was installed with."""
+    """Image of stages and of the store. Without it: the one the operator was installed with."""
+
+    compile: ImageReference | None = None
+    """Image of the Jobs that compile a source. Without it: the one the operator was installed with."""
 
     router: ImageReference | None = None
     """Image of the router. Without it: the one the operator was installed with."""

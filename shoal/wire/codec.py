@@ -332,6 +332,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
         ),
         prompt_len=start.prompt_len,
         history=start.history,
+        request_id=start.request_id,
         trace=start.trace,
     )
 
@@ -354,6 +355,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
+        request_id=message.request_id,
         trace=message.trace,
     )
 

@@ -66,12 +66,14 @@ class SequenceStart:
 
     `prompt_len` tells prompt from answer. `history` holds the ids at positions [0, past_len) of that first row:
     empty unless a prefix was reused, and needed by penalties and grammars only. `trace`: the context of the request's
-    span, as the header `traceparent` has it; "" when it is not traced. It goes with the first row only.
+    span, as the header `traceparent` has it; "" when it is not traced. `request_id`: of the client's request, for logs.
+    Both go with the first row only.
     """
 
     params: SamplingParams
     prompt_len: int
     history: tuple[int, ...] = ()
+    request_id: str = ""
     trace: str = ""
 
 

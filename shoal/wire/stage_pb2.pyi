@@ -177,16 +177,18 @@ class Row(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., version: _Optional[int] = ..., past_len: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., known: _Optional[int] = ..., sample: _Optional[bool] = ..., slot: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., start: _Optional[_Union[SequenceStart, _Mapping]] = ...) -> None: ...
 
 class SequenceStart(_message.Message):
-    __slots__ = ("params", "prompt_len", "history", "trace")
+    __slots__ = ("params", "prompt_len", "history", "request_id", "trace")
     PARAMS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     params: SamplingParams
     prompt_len: int
     history: _containers.RepeatedScalarFieldContainer[int]
+    request_id: str
     trace: str
-    def __init__(self, params: _Optional[_Union[SamplingParams, _Mapping]] = ..., prompt_len: _Optional[int] = ..., history: _Optional[_Iterable[int]] = ..., trace: _Optional[str] = ...) -> None: ...
+    def __init__(self, params: _Optional[_Union[SamplingParams, _Mapping]] = ..., prompt_len: _Optional[int] = ..., history: _Optional[_Iterable[int]] = ..., request_id: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class LogitBias(_message.Message):
     __slots__ = ("token", "bias")

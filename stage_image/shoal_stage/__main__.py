@@ -43,10 +43,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _compile(arguments: Sequence[str]) -> None:
     """What a disk or a file refuses is no defect of the compiler: a line, like any other error."""
-    from shoal_stage.compile.command import compile_command
-
     try:
+        from shoal_stage.compile.command import compile_command
+
         compile_command(arguments)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"this image has no compiler (no {error.name}): use the image compile, or pip install 'shoal[compile]'"
+        ) from error
     except OSError as error:
         raise ResourceError(f"{error.filename or 'the compiler'}: {error.strerror or error}") from error
 

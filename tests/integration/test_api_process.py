@@ -190,9 +190,45 @@ async def test_case_69_leaving_at_token_five_frees_the_slot_on_all_stages(tmp_pa
                         if seen == 5:
                             break
                     assert all(stage.engine.live for stage in stages)
-                await until(lambda: not any(stage.engine.live for stage in stages))
+                await until(lambda: not any(stage.engine.live for stage in stages), seconds=1)
                 answer = await client.post("/v1/completions", json=BODY)
                 assert answer.json()["usage"]["completion_tokens"] == 8
+
+
+async def test_case_69_a_queued_request_that_is_cancelled_disturbs_nobody(tmp_path: Path, model: Path) -> None:
+    """One sequence at a time: who waits behind another and leaves reaches no stage, and the next takes its turn."""
+    allowed, fed = threading.Event(), []
+
+    def on_run(stage, rows):
+        fed.extend(row.tokens for row in rows)
+        allowed.wait(30)
+
+    body = BODY | {"max_tokens": 40}
+    async with fake_pipeline(stages=2, vocab_size=VOCAB, sequences=1, on_run=on_run) as stages:
+        plan = write_plan(tmp_path / "plan.json", [(stage.address, stage.blocks) for stage in stages])
+        async with router(model, plan, "--served-name=fake") as process:
+            url = (await process.event("listening"))["url"]
+            await process.event("ready")
+            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+
+                async def waiting(count):
+                    async with asyncio.timeout(10):
+                        while (await client.get("/status")).json()["waiting"] != count:  # noqa: ASYNC110
+                            await asyncio.sleep(0.01)
+
+                first = asyncio.create_task(client.post("/v1/completions", json=body))
+                await until(lambda: fed)
+                leaves = asyncio.create_task(client.post("/v1/completions", json=body | {"prompt": "never"}))
+                await waiting(1)
+                last = asyncio.create_task(client.post("/v1/completions", json=body))
+                await waiting(2)
+                leaves.cancel()
+                await waiting(1)
+                allowed.set()
+                answers = [(await task).json()["choices"][0]["text"] for task in (first, last)]
+            assert answers[0] == answers[1] != ""
+            prompts = [TEXT.encode(prompt, add_special_tokens=True) for prompt in ("once upon", "never")]
+            assert [prompt in fed for prompt in prompts] == [True, False]
 
 
 HALVES = ((0, 3), (3, 6))

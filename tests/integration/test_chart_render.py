@@ -137,7 +137,11 @@ def test_changed_nodes_restart_the_operator(render):
 
 def test_the_operator_reads_every_value_as_it_was_meant(render):
     values = {
-        "images": {"stage": {"repository": "r/stage", "tag": "2"}, "router": {"repository": "r/router", "tag": "3"}},
+        "images": {
+            "stage": {"repository": "r/stage", "tag": "2"},
+            "compile": {"repository": "r/compile", "tag": "2"},
+            "router": {"repository": "r/router", "tag": "3"},
+        },
         "imagePullSecrets": ["one", "two"],
         "priorityClass": {"name": "low"},
         "operator": {
@@ -153,6 +157,7 @@ def test_the_operator_reads_every_value_as_it_was_meant(render):
     plain = {name: value for name, value in given.items() if not value.startswith("from the pod's")}
     settings = OperatorSettings.from_environment(plain)
     assert settings.stage_image == "r/stage:2"
+    assert settings.compile_image == "r/compile:2"
     assert settings.router_image == "r/router:3"
     assert settings.image_pull_secrets == ("one", "two")
     assert settings.priority_class == "low"
@@ -321,6 +326,8 @@ def test_case_105_rights_are_those_of_the_kinds_that_the_operator_uses(render):
     wanted[("", "configmaps")].add("get")
     for read in (kinds.SHARDED_MODEL, kinds.NODE, kinds.POD):
         wanted[(read.group, read.plural)] = {"list", "watch"}
+    # The router's kubelet brings it a changed plan when its pod changes.
+    wanted[("", "pods")].add("patch")
     wanted[("shoal.dev", "shardedmodels/status")] = {"patch"}
     wanted[("", "events")] = {"create"}
     # How far a compile Job is stands in its log.

@@ -22,7 +22,7 @@ from testcluster.operating import DEADLINE_S, Cluster, all_well, example, start_
 from testcluster.processes import Process, wait_until
 from testcluster.tokens import service_account_kubeconfig
 
-PINNED = {"image": {"stage": "registry.local/stage:1", "router": "registry.local/router:1"}}
+PINNED = {"image": {part: f"registry.local/{part}:1" for part in ("stage", "compile", "router")}}
 # What the test decides: ports of this machine, a Lease that ends soon.
 OURS = ("SHOAL_METRICS_PORT", "SHOAL_HEALTH_PORT", "SHOAL_LEASE_SECONDS", "SHOAL_LOG_FORMAT")
 LIGHT: dict[str, Any] = {"stages": {"count": 2}, "placement": {}, "scheduler": {"streams": 1}}

@@ -30,3 +30,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "shoal.namespaces" -}}
 {{- if eq .Values.mode "Cluster" }}[]{{ else }}{{ .Values.watchNamespaces | default (list .Release.Namespace) | toJson }}{{ end }}
 {{- end }}
+
+{{/* What selects the gateway's pods; never changes over the life of a release. */}}
+{{- define "shoal.gateway.selector" -}}
+app.kubernetes.io/name: shoal-gateway
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "shoal.gateway.labels" -}}
+{{ include "shoal.gateway.selector" . }}
+app.kubernetes.io/part-of: shoal
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}

@@ -14,6 +14,10 @@ apply (a patch, and a create when the object is new), and go by delete. It start
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# A kubelet brings a changed plan to the router's pod when the pod itself changes: the operator names the plan on it.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
 # How far a compile Job is stands in its log.
 - apiGroups: [""]
   resources: [pods/log]
@@ -72,4 +76,11 @@ apply (a patch, and a create when the object is new), and go by delete. It start
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update]
+{{- end }}
+
+{{/* The gateway's: which models there are. Their Services it finds by name. */}}
+{{- define "shoal.gateway.rules" -}}
+- apiGroups: [shoal.dev]
+  resources: [shardedmodels]
+  verbs: [list, watch]
 {{- end }}

@@ -106,6 +106,18 @@ class KubernetesCluster:
         """See `Cluster.apply_status`."""
         return await self._apply(obj, force=True, subresource="status")
 
+    async def annotate(self, ref: Ref, uid: str, annotations: Mapping[str, str]) -> Object:
+        """See `Cluster.annotate`."""
+        return await self._call(
+            "patch",
+            ref.kind,
+            ref.namespace,
+            ref.name,
+            body={"metadata": {"uid": uid, "annotations": dict(annotations)}},
+            query={"fieldManager": FIELD_MANAGER},
+            content_type="application/merge-patch+json",
+        )
+
     async def create(self, obj: Object) -> Object:
         """See `Cluster.create`."""
         ref = ref_of(obj)

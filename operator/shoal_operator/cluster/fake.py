@@ -134,6 +134,16 @@ class FakeCluster:
         after = {**_copy(before), "status": _copy(obj["status"])}
         return self._write("patch", ref, before, after)
 
+    async def annotate(self, ref: Ref, uid: str, annotations: Mapping[str, str]) -> Object:
+        """See `Cluster.annotate`."""
+        self._before("patch", ref)
+        before = self._existing(ref, "patch")
+        if uid != before["metadata"]["uid"]:
+            raise ApiConflict(f"patch {ref}", "another object has this name now", status=409)
+        after = _copy(before)
+        after["metadata"]["annotations"] = {**after["metadata"].get("annotations", {}), **annotations}
+        return self._write("patch", ref, before, after)
+
     async def create(self, obj: Object) -> Object:
         """See `Cluster.create`."""
         ref = ref_of(obj)

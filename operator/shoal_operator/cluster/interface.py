@@ -1,4 +1,4 @@
-"""The seam between the operator and the API server: eight verbs. `KubernetesCluster` is the real one, `FakeCluster`
+"""The seam between the operator and the API server: nine verbs. `KubernetesCluster` is the real one, `FakeCluster`
 keeps the objects in memory and can fail between any two calls.
 
 Every call has a deadline inside, and raises ApiError as shoal_operator.errors draws it.
@@ -70,6 +70,11 @@ class Cluster(Protocol):
 
     async def apply_status(self, obj: Object) -> Object:
         """Server-side apply of `obj["status"]` alone, which only the operator writes."""
+        ...
+
+    async def annotate(self, ref: Ref, uid: str, annotations: Mapping[str, str]) -> Object:
+        """Set annotations of the object with that uid and leave the rest of it alone; raises ApiConflict when another
+        object has its name now."""
         ...
 
     async def create(self, obj: Object) -> Object:

@@ -35,8 +35,15 @@ class Intent:
 
     @property
     def stage_image(self) -> str:
-        """Image of stages, Jobs and store."""
+        """Image of stages and store."""
         return self.model.spec.image.stage or self.settings.stage_image
+
+    @property
+    def job_image(self) -> str:
+        """Image of the Jobs that make the model known: only a source needs the compiler and its libraries."""
+        if self.origin == "volume":
+            return self.stage_image
+        return self.model.spec.image.compile or self.settings.compile_image
 
     @property
     def router_image(self) -> str:

@@ -41,12 +41,12 @@ def model_key(intent: Intent) -> str:
 
 def model_job_name(intent: Intent) -> str:
     """`<name>-model-<hash8>`. A Job cannot be changed: another image, such as one that exists, is another Job."""
-    return f"{intent.name}-model-{names.digest_of([model_key(intent), intent.stage_image])[:8]}"
+    return f"{intent.name}-model-{names.digest_of([model_key(intent), intent.job_image])[:8]}"
 
 
 def sizes_job_name(intent: Intent) -> str:
     """`<name>-sizes-<hash8>`."""
-    return f"{intent.name}-sizes-{names.digest_of([model_key(intent), intent.stage_image])[:8]}"
+    return f"{intent.name}-sizes-{names.digest_of([model_key(intent), intent.job_image])[:8]}"
 
 
 def sizes_job(intent: Intent) -> Object:
@@ -55,7 +55,7 @@ def sizes_job(intent: Intent) -> Object:
     mounts = ({"name": "store", "mountPath": STORE},)
     report = container(
         REPORT,
-        intent.stage_image,
+        intent.job_image,
         command,
         intent,
         requests={"cpu": "100m", "memory": SIZES_MEMORY},
@@ -82,7 +82,7 @@ def model_job(intent: Intent, sizes: ModelFacts | None = None) -> Object:
         directory, mounts, volumes, init = files.path, files.mounts, files.volumes, []
     report = container(
         REPORT,
-        intent.stage_image,
+        intent.job_image,
         ["python", "-m", "shoal_stage.store", "report", f"--directory={directory}", f"--to={REPORT_PATH}"],
         intent,
         requests={"cpu": "50m", "memory": "128Mi"},
@@ -151,7 +151,7 @@ def _compiler(intent: Intent, directory: str, mounts: tuple[Object, ...], sizes:
     ]
     return container(
         COMPILER,
-        intent.stage_image,
+        intent.job_image,
         arguments,
         intent,
         requests={"cpu": "1", "memory": request},

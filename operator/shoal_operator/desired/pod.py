@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from shoal.tracing import ENDPOINT
 from shoal_operator.cluster.kinds import Object
 from shoal_operator.desired.intent import Intent
 
@@ -33,7 +34,7 @@ def container(
         "image": image,
         "imagePullPolicy": intent.model.spec.image.pull_policy.value,
         "command": list(command),
-        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "env": _environment(intent),
         "resources": {"requests": dict(requests), "limits": dict(limits)},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -44,6 +45,13 @@ def container(
         "volumeMounts": [TMP, *mounts],
         **more,
     }
+
+
+def _environment(intent: Intent) -> list[Object]:
+    found = [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONUNBUFFERED", "value": "1"}]
+    if intent.settings.otlp_endpoint:
+        found.append({"name": ENDPOINT, "value": intent.settings.otlp_endpoint})
+    return found
 
 
 def pod_spec(

@@ -30,6 +30,7 @@ from shoal_operator.errors import ApiError, OperatorError
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
+from shoal_operator.reconcile.delivering import deliver_plan
 from shoal_operator.reconcile.draft import draft_spent, draft_trouble, known_draft
 from shoal_operator.reconcile.model import ModelState, model_state, with_progress
 from shoal_operator.reconcile.observed import Observed, observe
@@ -124,6 +125,7 @@ class Reconciler:
             observed = observe(self._cache, intent, self._nodes_file, now)
             state = model_state(intent, observed)
             planned, known, frozen = self._decide(intent, observed, state, terms)
+            claim: Object | None = None
             if known.plan is not None:
                 claim = plan_config_map(intent, addressed(intent, known.plan, known.placed, known.standbys), known.cut)
                 await self._applier.apply([claim], observed.children)
@@ -132,6 +134,8 @@ class Reconciler:
         observed = observe(self._cache, intent, self._nodes_file, now, observed.nodes)
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
+        if claim is not None:
+            await deliver_plan(self._cluster, self._cache, observed, claim)
         of = [each for each in (intent, draft_intent(intent)) if each is not None]
         jobs = {name(each) for each in of for name in (sizes_job_name, model_job_name)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from shoal.plan.document import Plan
@@ -47,7 +47,14 @@ class StageState:
             refused = _refused(self.deployment)
             if refused:
                 return Trouble("PodRefused", short(f"{self.title}: {refused}"))
-        return trouble_of(self.pod, self.title)
+        found = trouble_of(self.pod, self.title)
+        return found if found is None or found.reason != "OOMKilled" else self._killed_for_memory(found)
+
+    def _killed_for_memory(self, found: Trouble) -> Trouble:
+        """With the amount that was too little, and with what asks for less."""
+        total = self.placed.stage.memory.total
+        remedy = "lower scheduler.streams or maxContext, or cut into more stages"
+        return replace(found, message=short(f"{found.message} at its limit of {total >> 20} MiB: {remedy}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -17,14 +17,13 @@ from starlette.types import Receive, Scope, Send
 
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.errors import ApiError, from_exception
-from shoal_router.api.formats import AnswerFormat, Usage, WholeChoice, event
+from shoal_router.api.formats import AnswerFormat, Usage, WholeChoice
 from shoal_router.api.running import Choice, RunningChoices
 from shoal_router.generation import Generator
-from shoal_router.text.answer import Piece, ScoredToken
+from shoal_router.text.answer import Piece
 
 log = logging.getLogger(__name__)
 
-DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 
 # no-transform and the X- header keep proxies (nginx among them) from compressing or collecting the stream.
@@ -44,7 +43,6 @@ class Job:
     choices: tuple[Choice, ...]
     layout: AnswerFormat
     prompt_param: str
-    include_usage: bool = False
 
     def usage(self) -> Usage:
         """Exact counts so far. A prompt counts as cached as far as every choice found it cached."""
@@ -56,40 +54,21 @@ class Job:
             prompt_tokens=sum(self.prompt_lengths),
             completion_tokens=sum(choice.answer.completion_tokens for choice in self.choices),
             cached_tokens=sum(cached),
+            reasoning_tokens=sum(choice.answer.reasoning_tokens for choice in self.choices),
         )
-
-
-@dataclass
-class _Collected:
-    """The pieces of one choice so far."""
-
-    choice: Choice
-    texts: list[str] = field(default_factory=list)
-    scored: list[ScoredToken] = field(default_factory=list)
-
-    def add(self, piece: Piece) -> WholeChoice | None:
-        """The whole choice when this was its last piece."""
-        self.texts.append(piece.text)
-        self.scored.extend(piece.scored)
-        if piece.finish is None:
-            return None
-        text = self.choice.echo + "".join(self.texts)
-        return WholeChoice(self.choice.index, text, tuple(self.scored), piece.finish)
 
 
 async def whole_answer(job: Job, generator: Generator) -> dict[str, Any]:
     """Run all choices to their end. Raises ApiError."""
-    collected = {choice.index: _Collected(choice) for choice in job.choices}
-    finished: dict[int, WholeChoice] = {}
+    collected = {choice.index: WholeChoice(choice.index, choice.echo) for choice in job.choices}
     try:
         async with RunningChoices(generator, job.choices) as running:
             while not running.finished:
                 for choice, piece in await running.next():
-                    if (whole := collected[choice.index].add(piece)) is not None:
-                        finished[choice.index] = whole
+                    collected[choice.index].add(piece)
     except Exception as error:
         raise from_exception(error, prompt_param=job.prompt_param, request_id=job.request_id) from error
-    return job.layout.whole([finished[index] for index in sorted(finished)], job.usage())
+    return job.layout.whole([collected[index] for index in sorted(collected)], job.usage())
 
 
 class AnswerStream(Response):
@@ -126,11 +105,10 @@ class AnswerStream(Response):
                         break
                     pieces = await running.next()
             except Exception as error:  # noqa: BLE001 - from_exception logs what is no one's doing
-                await _send_body(send, event(self._api_error(error).body()))
+                last = self._job.layout.failure(self._api_error(error))
             else:
-                if self._job.include_usage:
-                    await _send_body(send, self._job.layout.usage(self._job.usage()))
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+                last = self._job.layout.closing(self._job.usage())
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _opening(self) -> bytes:
         return b"".join(self._job.layout.opening(choice.index, choice.echo) for choice in self._job.choices)

@@ -15,16 +15,19 @@ from starlette.responses import Response
 
 from shoal.errors import ShoalError
 from shoal.tracing import Traces
+from shoal_router.api import document
 from shoal_router.api.answers import AnswerStream, Job, whole_answer
 from shoal_router.api.disconnect import ClientLeft, while_connected
-from shoal_router.api.edge import Edge, key_of, note_rejection, request_id_of
+from shoal_router.api.edge import Edge, note_rejection, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
 from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
 from shoal_router.api.page import add_page
-from shoal_router.api.prepare import Served, chat_job, check_model, completion_job
+from shoal_router.api.prepare import Served, caller_of, chat_job, check_model, completion_job
 from shoal_router.api.requests import ChatRequest, CompletionRequest
+from shoal_router.api.responses.endpoints import responses_router
+from shoal_router.api.tokens import tokens_router
 from shoal_router.api.traced import Traced
 from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import Generator
@@ -49,7 +52,13 @@ def create_app(
     """
     served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
-    app = FastAPI(title="shoal", summary="OpenAI-compatible API of one ShardedModel", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="shoal",
+        summary="OpenAI-compatible API of one ShardedModel",
+        docs_url=None,
+        redoc_url=None,
+        responses=document.ERRORS,
+    )
     _add_error_handlers(app)
     _add_health(app, served)
     _add_models(app, served)
@@ -82,15 +91,22 @@ def _add_generation(app: FastAPI, served: Served) -> None:
             # Nobody reads this; 499 is what proxies log for it.
             return Response(status_code=499)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post(
+        "/v1/chat/completions", response_model=None, responses=document.answer("chat.completion", "created", "choices")
+    )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        job = await chat_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        job = await chat_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post(
+        "/v1/completions", response_model=None, responses=document.answer("text_completion", "created", "choices")
+    )
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        job = await completion_job(body, served, request_id_of(request.scope), key_of(request.scope))
+        job = await completion_job(body, served, caller_of(request.scope))
         return await answer(job, body.stream, request)
+
+    app.include_router(responses_router(served, answer))
+    app.include_router(tokens_router(served))
 
 
 def _add_models(app: FastAPI, served: Served) -> None:

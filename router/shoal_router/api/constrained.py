@@ -1,6 +1,6 @@
 """What a request wants its answer to be, as the grammar that goes to the stages: checked before anything else is sent.
 
-response_format, grammar, regex ──> Constraint ──> GrammarCheck ──> SamplingParams.grammar, or 400
+response_format, tools, grammar, regex ──> Constraint ──> GrammarCheck ──> SamplingParams.grammar, or 400
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from shoal_router.api.errors import ApiError, invalid
 from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.constrain.check import GrammarCheck
 from shoal_router.constrain.constraint import Constraint, Form, GrammarRefused, Thought, thought_of
+from shoal_router.constrain.tools import Function, tool_grammar
 from shoal_router.text.model import TextModel
 
 
 def constraint_of(body: ChatRequest | CompletionRequest, text: TextModel, prompt: str) -> Constraint | None:
     """The constraint that the request states; None when every answer will do. `prompt`: the rendered chat, or ""."""
-    stated = _stated(body)
+    stated = _tools(body, text) if isinstance(body, ChatRequest) and body.offered_tools else _stated(body)
     if stated is None:
         return None
     template = text.template.source if text.template is not None and isinstance(body, ChatRequest) else ""
@@ -50,6 +51,32 @@ def refused(param: str, error: GrammarRefused) -> ApiError:
     """400 in OpenAI's words for a schema, in like words for the rest."""
     what = {"grammar": "grammar", "regex": "regular expression"}.get(param, "schema")
     return invalid(f"Invalid {what} for '{param}': {error}.", param=param)
+
+
+def _tools(body: ChatRequest, text: TextModel) -> tuple[Form, str, str] | None:
+    """Calls that must come, calls that must be right, or calls beside an answer that has a format."""
+    if text.call_format is None:
+        return None  # refused before
+    choice = body.tool_choice
+    name = None if choice is None else choice.name
+    functions = [
+        Function(tool.function.name, tool.function.parameters, strict=bool(tool.function.strict))
+        for tool in body.offered_tools
+        if name is None or tool.function.name == name
+    ]
+    content = _stated(body)
+    try:
+        grammar = tool_grammar(
+            text.call_format,
+            functions,
+            required=choice is not None and choice.mode == "required",
+            parallel=body.parallel_tool_calls is not False and name is None,
+            content=None if content is None else content[1],
+            token_id=lambda mark: special_id(text, mark),
+        )
+    except (GrammarRefused, RecursionError) as error:
+        raise refused("tools", GrammarRefused(str(error))) from error
+    return None if grammar is None else (Form.GRAMMAR, grammar, "tools")
 
 
 def _stated(body: ChatRequest | CompletionRequest) -> tuple[Form, str, str] | None:

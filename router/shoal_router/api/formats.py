@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Protocol
 
+from shoal_router.api.errors import ApiError
 from shoal_router.api.logprobs import chat_logprobs, completion_logprobs
 from shoal_router.generation import FinishReason
 from shoal_router.text.answer import Piece, ScoredToken
+from shoal_router.text.calls import CallDelta
 from shoal_router.text.detokenize import TokenBytes
+
+DONE: Final = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
     def fields(self) -> dict[str, Any]:
         """OpenAI's usage object."""
@@ -54,17 +59,44 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WholeChoice:
-    """One finished choice."""
+    """One choice, put together from its pieces; complete once it has `finish`. `text` begins with what is echoed."""
 
     index: int
-    text: str
-    scored: tuple[ScoredToken, ...]
-    finish: FinishReason
+    text: str = ""
+    scored: list[ScoredToken] = field(default_factory=list)
+    reasoning: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+    finish: str | None = None
+
+    def add(self, piece: Piece) -> None:
+        """The next piece."""
+        self.text += piece.text
+        self.scored.extend(piece.scored)
+        self.reasoning += piece.reasoning
+        self.calls.extend(piece.calls)
+        if piece.finish is not None:
+            self.finish = finish_reason(piece.finish, called=piece.called)
+
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls in OpenAI's form."""
+        made: dict[int, dict[str, Any]] = {}
+        for delta in self.calls:
+            if delta.call_id is not None:
+                function = {"name": delta.name, "arguments": ""}
+                made[delta.index] = {"id": delta.call_id, "type": "function", "function": function}
+            made[delta.index]["function"]["arguments"] += delta.arguments
+        return list(made.values())
+
+
+def finish_reason(finish: FinishReason, *, called: bool) -> str:
+    """`tool_calls` when the model ended by itself behind at least one call."""
+    return "tool_calls" if called and finish is FinishReason.STOP else finish.value
 
 
 class AnswerFormat(Protocol):
@@ -78,8 +110,12 @@ class AnswerFormat(Protocol):
         """The events of one piece."""
         ...
 
-    def usage(self, usage: Usage) -> bytes:
-        """The last event when usage was asked for."""
+    def closing(self, usage: Usage) -> bytes:
+        """What a stream ends with, behind the last pieces."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """What a stream ends with when it cannot go on."""
         ...
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
@@ -99,6 +135,7 @@ class _Chunks:
 
     def __init__(self, meta: AnswerMeta, token_bytes: TokenBytes, *, logprobs: bool, include_usage: bool) -> None:
         self._meta = meta
+        self._include_usage = include_usage
         self._token_bytes = token_bytes
         self._logprobs = logprobs
         fields = json.dumps(meta.fields(self.chunk_kind), separators=(",", ":"))
@@ -106,9 +143,15 @@ class _Chunks:
         # OpenAI: with include_usage every other chunk has "usage": null, without it there is no such field.
         self._tail = '}],"usage":null}\n\n' if include_usage else "}]}\n\n"
 
-    def usage(self, usage: Usage) -> bytes:
-        """The chunk with no choices."""
-        return event({**self._meta.fields(self.chunk_kind), "choices": [], "usage": usage.fields()})
+    def closing(self, usage: Usage) -> bytes:
+        """The chunk with no choices, if usage was asked for, and `[DONE]`."""
+        if not self._include_usage:
+            return DONE
+        return event({**self._meta.fields(self.chunk_kind), "choices": [], "usage": usage.fields()}) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """The error's own body as an event, and `[DONE]`."""
+        return event(error.body()) + DONE
 
 
 class ChatFormat(_Chunks):
@@ -122,15 +165,20 @@ class ChatFormat(_Chunks):
         return self._chunk(index, '{"role":"assistant","content":"","refusal":null}')
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """A content chunk if there is text, a finish chunk if this is the end."""
+        """A chunk for each part that there is, a finish chunk if this is the end. The first has all logprobs."""
+        deltas = [f'{{"reasoning_content":{json.dumps(piece.reasoning)}}}'] if piece.reasoning else []
+        if piece.text or (piece.scored and not piece.reasoning and not piece.calls):
+            deltas.append(f'{{"content":{json.dumps(piece.text)}}}')
+        deltas += [_call_delta(call) for call in piece.calls]
+        logprobs = "null"
+        if self._logprobs and deltas:
+            logprobs = json.dumps(chat_logprobs(piece.scored, self._token_bytes), separators=(",", ":"))
         out = b""
-        if piece.text or piece.scored:
+        for delta in deltas:
+            out += self._chunk(index, delta, logprobs)
             logprobs = "null"
-            if self._logprobs:
-                logprobs = json.dumps(chat_logprobs(piece.scored, self._token_bytes), separators=(",", ":"))
-            out = self._chunk(index, f'{{"content":{json.dumps(piece.text)}}}', logprobs)
         if piece.finish is not None:
-            out += self._chunk(index, "{}", finish=f'"{piece.finish}"')
+            out += self._chunk(index, "{}", finish=f'"{finish_reason(piece.finish, called=piece.called)}"')
         return out
 
     def whole(self, choices: Sequence[WholeChoice], usage: Usage) -> dict[str, Any]:
@@ -140,7 +188,7 @@ class ChatFormat(_Chunks):
             "choices": [
                 {
                     "index": choice.index,
-                    "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                    "message": _message(choice),
                     "logprobs": chat_logprobs(choice.scored, self._token_bytes) if self._logprobs else None,
                     "finish_reason": choice.finish,
                 }
@@ -152,6 +200,25 @@ class ChatFormat(_Chunks):
     def _chunk(self, index: int, delta: str, logprobs: str = "null", finish: str = "null") -> bytes:
         changing = f'{index},"delta":{delta},"logprobs":{logprobs},"finish_reason":{finish}'
         return (self._head + changing + self._tail).encode()
+
+
+def _call_delta(call: CallDelta) -> str:
+    made: dict[str, Any] = {"index": call.index}
+    function = {"arguments": call.arguments}
+    if call.call_id is not None:
+        made |= {"id": call.call_id, "type": "function"}
+        function = {"name": call.name or "", **function}
+    return json.dumps({"tool_calls": [{**made, "function": function}]}, separators=(",", ":"))
+
+
+def _message(choice: WholeChoice) -> dict[str, Any]:
+    calls = choice.tool_calls()
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if calls:
+        message |= {"content": choice.text or None, "tool_calls": calls}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    return message
 
 
 class CompletionFormat(_Chunks):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal_router.api.errors import ApiError
 from shoal_router.api.keys import ApiKeys
@@ -61,7 +61,7 @@ class Gate:
         self._check_rate(owner)
         self._running[owner] += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, self._with_rate(owner, send))
         finally:
             self._running[owner] -= 1
             if not self._running[owner]:
@@ -79,7 +79,21 @@ class Gate:
                 kind="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after=wait,
+                headers=self._rates.headers(owner, now),
             )
+
+    def _with_rate(self, owner: str, send: Send) -> Send:
+        """`send` that tells, where there is a rate, how much of it is left."""
+        if self._rates is None:
+            return send
+        told = [(name.encode(), value.encode()) for name, value in self._rates.headers(owner, self._clock()).items()]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *told]
+            await send(message)
+
+        return sending
 
     def _owner(self, scope: Scope) -> str:
         given = [value for name, value in scope["headers"] if name == b"authorization"]

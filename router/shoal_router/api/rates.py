@@ -35,6 +35,16 @@ class Rates:
         bucket.left -= 1
         return 0.0
 
+    def headers(self, owner: str, now: float) -> dict[str, str]:
+        """The bucket as OpenAI tells of it: what a minute allows, what is left, and when all of it is back."""
+        bucket = self._buckets.get(owner, _Bucket(self._most, now))
+        left = min(bucket.left + (now - bucket.since) * self._most / _MINUTE, self._most)
+        return {
+            "x-ratelimit-limit-requests": str(self._most),
+            "x-ratelimit-remaining-requests": str(int(left)),
+            "x-ratelimit-reset-requests": f"{(self._most - left) * _MINUTE / self._most:.0f}s",
+        }
+
     def forget_idle(self, now: float) -> None:
         """Drop buckets that are full again: keys come and go with their file."""
         for owner in [owner for owner, bucket in self._buckets.items() if now - bucket.since >= _MINUTE]:

@@ -1,6 +1,7 @@
 """The bodies of /v1/chat/completions and /v1/completions: every parameter works, or is refused by name.
 
-Beside OpenAI's parameters: top_k, min_p, repetition_penalty and ignore_eos, spelled as vLLM and its clients spell them.
+Beside OpenAI's parameters: top_k, min_p, repetition_penalty, ignore_eos, stop_token_ids and chat_template_kwargs,
+spelled as vLLM and its clients spell them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shoal_router.api.fields import Prompts, StopStrings, only, unsupported, wrong
 from shoal_router.api.messages import Message
+from shoal_router.api.tools import Tool, ToolChoice, ToolChoiceField, check_tools
+from shoal_router.text.template import RESERVED_VARIABLES
 
 INT64 = 2**63
-TOOLS_LATER = "tool calls are not served yet"
 
 
 class StreamOptions(BaseModel):
@@ -74,6 +76,7 @@ class GenerationParameters(BaseModel):
 
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     stop: Annotated[tuple[str, ...], StopStrings] = ()
+    stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, strict=False)] | None = None
     ignore_eos: bool | None = None
 
     # Beyond OpenAI: what the answer must be. In response_format's stead.
@@ -119,11 +122,12 @@ class ChatRequest(GenerationParameters):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Any] | None, only("tools", [], instead=TOOLS_LATER)] = None
-    tool_choice: Annotated[str | None, only("tool_choice", "none", "auto", instead=TOOLS_LATER)] = None
-    parallel_tool_calls: Annotated[bool | None, only("parallel_tool_calls", instead=TOOLS_LATER)] = None
-    functions: Annotated[list[Any] | None, only("functions", [], instead=TOOLS_LATER)] = None
-    function_call: Annotated[str | None, only("function_call", "none", "auto", instead=TOOLS_LATER)] = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Annotated[ToolChoice | None, ToolChoiceField] = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Any] | None, only("functions", [], instead="use 'tools'")] = None
+    function_call: Annotated[str | None, only("function_call", "none", "auto", instead="use 'tool_choice'")] = None
+    chat_template_kwargs: dict[str, Any] | None = None
     store: Annotated[bool | None, only("store", False, instead="answers are not kept")] = None
     service_tier: Annotated[str | None, only("service_tier", "auto", "default")] = None
     modalities: Annotated[list[str] | None, only("modalities", ["text"], instead="answers are text only")] = None
@@ -142,15 +146,28 @@ class ChatRequest(GenerationParameters):
             raise wrong(message, param="max_completion_tokens")
         if self.top_logprobs and not self.logprobs:
             raise wrong("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-        if self.response_format is not None and self.response_format.type != "text":
-            if self.grammar is not None or self.regex is not None:
-                other = "grammar" if self.grammar is not None else "regex"
-                message = f"'response_format' and '{other}' are two constraints of one answer: send one of them."
-                raise wrong(message, param=other)
-            if self.ignore_eos:
-                message = "'ignore_eos' is not allowed where 'response_format' says when the answer ends."
-                raise wrong(message, param="ignore_eos")
+        check_tools(self.tools or [], self.tool_choice, self.parallel_tool_calls)
+        if taken := RESERVED_VARIABLES & (self.chat_template_kwargs or {}).keys():
+            message = f"'chat_template_kwargs' cannot set '{min(taken)}'."
+            raise wrong(message, param="chat_template_kwargs")
+        other = "grammar" if self.grammar is not None else "regex" if self.regex is not None else None
+        if other is not None and (self._has_format or self.offered_tools):
+            name = "response_format" if self._has_format else "tools"
+            raise wrong(f"'{name}' and '{other}' both say what the answer is: send one of them.", param=other)
+        forced = self.tool_choice is not None and self.tool_choice.mode == "required"
+        if self.ignore_eos and (self._has_format or forced or any(tool.function.strict for tool in self.offered_tools)):
+            name = "response_format" if self._has_format else "tools"
+            raise wrong(f"'ignore_eos' is not allowed where '{name}' says when the answer ends.", param="ignore_eos")
         return self
+
+    @property
+    def _has_format(self) -> bool:
+        return self.response_format is not None and self.response_format.type != "text"
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice is not None and self.tool_choice.mode == "none" else self.tools or []
 
     @property
     def answer_tokens(self) -> int | None:

@@ -137,6 +137,7 @@ class Scheduler:
             limit=min(prompt_len + (request.max_tokens or self.max_context), self.max_context),
             stop_token_ids=request.stop_token_ids,
             group=request.group,
+            request_id=request.request_id,
             trace=request.trace,
         )
         self._sequences[seq.id] = seq

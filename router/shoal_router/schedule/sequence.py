@@ -55,6 +55,7 @@ class Sequence:
     limit: int
     stop_token_ids: frozenset[int]
     group: str = ""
+    request_id: str = ""
     trace: str = ""
     state: SequenceState = SequenceState.WAITING
     version: int = 0
@@ -92,7 +93,8 @@ class Sequence:
     def introduction(self) -> SequenceStart:
         """What the stages must know with the first row since admission."""
         self.introduced = True
-        return SequenceStart(self.params, self.prompt_len, tuple(self.tokens[: self.num_computed]), self.trace)
+        known = tuple(self.tokens[: self.num_computed])
+        return SequenceStart(self.params, self.prompt_len, known, self.request_id, self.trace)
 
     def commit(self, token: int) -> FinishReason | None:
         """Append a drawn id; says whether it ends the sequence."""
@@ -128,6 +130,7 @@ class Sequence:
             limit=self.limit,
             stop_token_ids=self.stop_token_ids,
             group=self.group,
+            request_id=self.request_id,
             trace=self.trace,
             version=self.version + 1,
             cached_tokens=self.cached_tokens,

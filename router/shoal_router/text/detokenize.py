@@ -99,19 +99,23 @@ class Detokenizer:
     """The text of one answer. `push` returns what an id completes, `flush` what is left at the end.
 
     `begins_text`: the answer begins a text (a chat message), so a sentencepiece model's mark for the first word is
-    not a space. An answer that continues a prompt keeps it.
+    not a space. An answer that continues a prompt keeps it. `revealed`: special tokens that are shown nevertheless,
+    since whoever reads the text acts on them.
     """
 
-    __slots__ = ("_decoder", "_shown", "_strip")
+    __slots__ = ("_decoder", "_revealed", "_shown", "_spelled", "_strip")
 
-    def __init__(self, token_bytes: TokenBytes, *, begins_text: bool) -> None:
+    def __init__(self, token_bytes: TokenBytes, *, begins_text: bool, revealed: frozenset[int] = frozenset()) -> None:
         self._shown = token_bytes.shown
+        self._spelled = token_bytes.spelled
+        self._revealed = revealed
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = begins_text and token_bytes.strips_leading_space
 
     def push(self, token_id: int) -> str:
         """The characters that this id completes; often none while a character's bytes are still coming."""
-        return self._stripped(self._decoder.decode(self._shown(token_id)))
+        shown = self._spelled(token_id) if token_id in self._revealed else self._shown(token_id)
+        return self._stripped(self._decoder.decode(shown))
 
     def flush(self) -> str:
         """Called once at the end: U+FFFD when the answer stops within a character, else nothing."""

@@ -25,6 +25,21 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
+# The Hermes form, as in Qwen's templates.
+CHATML_TOOLS = (
+    "{% if tools %}{{ '<|im_start|>system\nTools:\n' }}{% for tool in tools %}{{ tool | tojson }}{{ '\n' }}{% endfor %}"
+    '{{ \'Answer <tool_call>\n{"name": …, "arguments": …}\n</tool_call> to call one.<|im_end|>\n\' }}{% endif %}'
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{{ message['content'] or '' }}"
+    "{% for call in message.tool_calls or [] %}{{ '\n<tool_call>\n' }}{{ call.function | tojson }}"
+    "{{ '\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Reasons first, unless it is told not to, as Qwen 3 does.
+CHATML_THINKS = CHATML + (
+    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+)
+
 
 def fake_tokenizer() -> Tokenizer:
     """Ids 0-2 are the special tokens, 3-258 the bytes."""

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 from shoal.errors import ManifestError
 from shoal.manifest import TOKENIZER_DIR, read_manifest
+from shoal_router.text.call_format import CallFormat
 from shoal_router.text.detokenize import Detokenizer, TokenBytes
 from shoal_router.text.template import ChatTemplate, Message, TemplateRefused
 
@@ -67,15 +68,30 @@ class TextModel:
         """The text's ids. A rendered chat prompt holds its special tokens already; a bare prompt does not."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
-    def render_chat(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """The chat prompt. Raises TemplateRefused."""
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The chat prompt. `variables` are further ones of the template. Raises TemplateRefused."""
         if self.template is None:
             raise TemplateRefused("this model has no chat template: use /v1/completions")
-        return self.template.render(messages, tools=tools)
+        return self.template.render(messages, tools=tools, variables=variables)
 
-    def detokenizer(self, *, begins_text: bool) -> Detokenizer:
+    @property
+    def call_format(self) -> CallFormat | None:
+        """How the model writes tool calls; None: its chat template knows no tools."""
+        return None if self.template is None else self.template.call_format
+
+    def token_ids(self, names: Iterable[str]) -> frozenset[int]:
+        """The ids of tokens with these names, as far as the vocabulary has them."""
+        return frozenset(found for name in names if (found := self.tokenizer.token_to_id(name)) is not None)
+
+    def detokenizer(self, *, begins_text: bool, revealed: frozenset[int] = frozenset()) -> Detokenizer:
         """For one answer; see Detokenizer."""
-        return Detokenizer(self.token_bytes, begins_text=begins_text)
+        return Detokenizer(self.token_bytes, begins_text=begins_text, revealed=revealed)
 
     def decode(self, ids: Iterable[int], *, begins_text: bool = True) -> str:
         """The whole text of some ids, special tokens left out."""

@@ -21,8 +21,15 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from shoal.errors import ManifestError, UsageError
+from shoal_router.text.call_format import call_format_of
+from shoal_router.text.reasoning import thinks
 
 Message = Mapping[str, Any]
+
+RESERVED_VARIABLES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "continue_final_message"}
+)
+"""What a request cannot set: it is given by the request's own fields, or by the model."""
 
 # As a string of the template's own; the word may well stand in its prose.
 _DEVELOPER_ROLE = re.compile(r"""(['"])developer\1""")
@@ -59,8 +66,9 @@ def _tojson(
 class ChatTemplate:
     """A compiled template.
 
-    Templates differ in two points that API clients cannot know, so they are found out once, when loading:
-    whether `content` may be none (an assistant that only called tools), and whether the role `developer` exists.
+    Templates differ in points that API clients cannot know, so they are found out once, when loading: whether
+    `content` may be none (an assistant that only called tools), whether the role `developer` exists, how the model
+    writes tool calls (`call_format`), and whether it may write its reasoning (`thinks`).
     """
 
     def __init__(
@@ -83,12 +91,20 @@ class ChatTemplate:
             raise ManifestError(f"chat_template.jinja, line {error.lineno}: {error.message}") from error
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self.call_format = call_format_of(source)
+        self.thinks = thinks(source)
         self._knows_developer = _DEVELOPER_ROLE.search(source) is not None
         self._content_may_be_none = self._renders_tool_calls_without_content()
 
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt, up to where the assistant's answer begins. Raises TemplateRefused."""
-        return self._render([self._adapted(message) for message in messages], tools)
+        return self._render([self._adapted(message) for message in messages], tools, variables)
 
     def _adapted(self, message: Message) -> dict[str, Any]:
         adapted = dict(message)
@@ -99,11 +115,15 @@ class ChatTemplate:
             adapted["content"] = None if only_calls else ""
         return adapted
 
-    def _render(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        own = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True, **self._tokens}
         try:
-            return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self._tokens
-            )
+            return self._template.render({**(variables or {}), **own})
         except jinja2.TemplateError as error:
             raise TemplateRefused(f"the model's chat template refuses these messages: {error}") from error
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:

@@ -55,7 +55,7 @@ class Watch:
         self._rates = Rates()
         self._layers = 0
         self._taken = float("-inf")
-        self._state: dict[str, Any] = {}
+        self._state = "{}"
         self._offset = wall() - clock()
         self._closed = asyncio.Event()
 
@@ -80,9 +80,10 @@ class Watch:
                 drawn = self._drawn(now)
                 steps = [step_of(step, self._to_wall(now)) for step in journal.steps_since(position)]
                 position = journal.steps_seen
-                if steps or (fresh := json.dumps(drawn)) != state:
-                    state = json.dumps(drawn)
-                    body += _event("state", json.dumps({"time": self._wall(), "steps": steps, **drawn}))
+                if steps or drawn != state:
+                    state = drawn
+                    news = json.dumps({"time": self._wall(), "steps": steps})
+                    body += _event("state", f"{news[:-1]}, {drawn[1:]}")
                 silent = 0.0 if body else silent + self._tick_seconds
                 if silent >= QUIET_SECONDS:
                     body, silent = b": quiet\n\n", 0.0
@@ -111,15 +112,15 @@ class Watch:
             self._offset = offset
         return lambda at: None if at is None else round(at + self._offset, 4)
 
-    def _drawn(self, now: float) -> dict[str, Any]:
-        """The snapshot of this tick, whoever asked for it first."""
+    def _drawn(self, now: float) -> str:
+        """The snapshot of this tick as JSON, made for whoever asks first."""
         if now - self._taken < self._tick_seconds / 2:
             return self._state
         self._taken = now
         watched, journal = self._watched, self._watched.journal
         wall = self._to_wall(now)
         known = journal.steps_since(0)
-        self._state = {
+        state = {
             "pipelines": [
                 pipeline_of(view, self._rates.take(view, now, known), self._layers) for view in watched.look()
             ],
@@ -128,6 +129,7 @@ class Watch:
             "requests": [request_of(record, wall) for record in journal.requests],
             "events": [event_of(event, wall) for event in journal.events],
         }
+        self._state = json.dumps(state)
         return self._state
 
 

@@ -13,6 +13,7 @@ and says how far this stage and those behind it have got.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from typing import TypeVar
 from shoal.errors import StageError
 from shoal.wire.codec import decode_frame, encode_credit
 from shoal.wire.errors import InvalidFrame, StaleEpoch, WrongPlace
-from shoal.wire.messages import DType, StageProgress
+from shoal.wire.messages import DType, Frame, StageProgress, Step
 from shoal.wire.pulse import PULSE_SECONDS
 from shoal.wire.stage_pb2 import Credit
 from shoal.wire.stage_pb2 import Frame as FrameMessage
@@ -33,6 +34,8 @@ from shoal_stage.server.refused import Refused
 
 WINDOW = 32
 _GRANT_AT = WINDOW // 2  # in handfuls: a message a frame would cost each hop a send and the upstream a wake-up
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Write = Callable[[Outgoing], Awaitable[None]]
@@ -86,8 +89,16 @@ class Session:
         except StageError as error:
             self._refused.count(error)
             raise
+        self._name_new(frame)
         self._inside += 1
         self._compute.submit(self.work, frame, message)
+
+    def _name_new(self, frame: Frame) -> None:
+        """Log which request each new sequence belongs to: from here on the stage knows it by its number alone."""
+        for row in frame.body.rows if isinstance(frame.body, Step) else ():
+            if row.start is not None and row.start.request_id:
+                named = {"request_id": row.start.request_id, "sequence": row.seq, "epoch": frame.epoch}
+                _log.info("sequence came", extra=named)
 
     def finished(self, message: Outgoing) -> None:
         """The compute thread is done with the oldest frame."""

@@ -58,10 +58,12 @@ def test_defaults_of_the_chart_are_those_of_the_operator():
     assert ours["compileMemory"] == settings.compile_memory
     assert ours["storeSize"] == settings.store_size
     assert ours["clusterDomain"] == settings.cluster_domain
+    assert ours["otlpEndpoint"] == settings.otlp_endpoint
     assert ours["leaseSeconds"] == settings.lease_seconds
     assert ours["logLevel"] == settings.log_level
     assert ours["logFormat"] == settings.log_format
-    for part, image in (("stage", settings.stage_image), ("router", settings.router_image)):
+    images = {"stage": settings.stage_image, "compile": settings.compile_image, "router": settings.router_image}
+    for part, image in images.items():
         assert image == f"{VALUES['images'][part]['repository']}:{__version__}"
 
 
@@ -86,7 +88,8 @@ def keys(values: dict[str, Any], where: str = "") -> set[str]:
 
 
 def test_every_value_has_a_default_and_a_schema():
-    free = ("resources.requests.", "resources.limits.", "metrics.dashboard.labels.")
+    amounts = [f"{part}resources.{kind}." for part in ("", "gateway.") for kind in ("requests", "limits")]
+    free = (*amounts, "metrics.dashboard.labels.")
     given = {key for key in keys(VALUES) if not key.startswith(free)}
     assert given == set(properties(SCHEMA)) - {"global"}
 

@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
             "image_pull_secrets": ("operators",),
             "supplemental_groups": (109, 992),
             "storage_class": "fast",
+            "otlp_endpoint": "http://collector:4318",
         },
     },
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shoal_operator.cluster.kinds import POD
 from shoal_operator.status.pods import LONGEST, is_started, trouble_of
 
 
@@ -160,3 +161,21 @@ def test_started_needs_every_container():
     assert is_started(pod(containerStatuses=[started]))
     assert not is_started(pod(containerStatuses=[started, {"state": {"running": {}}, "started": False}]))
     assert not is_started(pod())
+
+
+async def test_a_stage_that_was_killed_for_memory_says_what_its_limit_was(office):
+    await office.settle()
+    victim = next(
+        each for each in office.cluster.of_kind(POD) if each["metadata"]["labels"].get("shoal.dev/role") == "stage"
+    )
+    (limit,) = [each["resources"]["limits"]["memory"] for each in victim["spec"]["containers"]]
+    victim["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [waiting("CrashLoopBackOff", lastState=ended(137, "OOMKilled"))],
+    }
+    office.cluster.put(victim)
+    await office.reconcile()
+    said = office.condition("StagesReady")
+    assert said["reason"] == "OOMKilled"
+    assert f"limit of {int(limit) >> 20} MiB: lower scheduler.streams" in said["message"]

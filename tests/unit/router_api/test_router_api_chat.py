@@ -106,12 +106,14 @@ async def test_case_74_case_89_usage_is_exact(bench) -> None:
         "completion_tokens": drawn,
         "total_tokens": len(prompt) + drawn,
         "prompt_tokens_details": {"cached_tokens": 7},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
 async def test_n_choices_stream_side_by_side(bench, events) -> None:
     answers = {0: "first", 1: "second one", 2: ""}
-    bench.generator.script = lambda request: (*bench.ids(answers[int(request.request_id[-1])]), EOS_ID)
+    asked = bench.generator.requests
+    bench.generator.script = lambda _: (*bench.ids(answers[(len(asked) - 1) % 3]), EOS_ID)
     stream = events(await bench.chat(stream=True, n=3, seed=5, stream_options={"include_usage": True}))
     assert [content(stream, index) for index in range(3)] == ["first", "second one", ""]
     roles = [c["index"] for e in stream[:-1] for c in e["choices"] if c["delta"].get("role")]

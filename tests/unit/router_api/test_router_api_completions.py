@@ -70,6 +70,7 @@ async def test_echo_alone_generates_nothing(bench, events) -> None:
         "completion_tokens": 0,
         "total_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     stream = events(await bench.complete(echo=True, max_tokens=0, stream=True))
     assert "".join(chunk["choices"][0]["text"] for chunk in stream[:-1]) == "hi"

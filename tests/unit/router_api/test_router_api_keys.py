@@ -189,6 +189,31 @@ async def test_a_key_has_only_so_many_requests_in_a_minute(file):
         await ask()
 
 
+async def test_answers_tell_how_much_of_the_rate_is_left(file):
+    told = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+
+    async def send(message):
+        told.append({name.decode(): value.decode() for name, value in message["headers"]})
+
+    gate = Gate(app, ApiKeys(file, Clock()), requests_per_minute=3, clock=Clock())
+    scope = {"type": "http", "path": "/v1/models", "state": {}, "headers": [(b"authorization", b"Bearer sk-one")]}
+    for _ in range(3):
+        await gate(scope, None, send)
+    with pytest.raises(ApiError) as refused:
+        await gate(scope, None, send)
+    told.append(refused.value.headers)
+    names = [f"x-ratelimit-{name}-requests" for name in ("limit", "remaining", "reset")]
+    assert [[headers[name] for name in names] for headers in told] == [
+        ["3", "2", "20s"],
+        ["3", "1", "40s"],
+        ["3", "0", "60s"],
+        ["3", "0", "60s"],
+    ]
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=80), st.integers(1, 20))
 def test_in_no_minute_more_than_twice_the_rate_comes_in_and_whoever_waits_as_told_does(arrivals, per_minute):
     """A full bucket and what flows in meanwhile: twice the rate at most in a minute, the rate in the long run."""

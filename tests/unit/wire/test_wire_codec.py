@@ -34,7 +34,7 @@ PARAMS = st.builds(
     seed=U64,
     logprobs=st.none() | U32,
 )
-START = st.builds(messages.SequenceStart, params=PARAMS, prompt_len=U32, history=IDS)
+START = st.builds(messages.SequenceStart, params=PARAMS, prompt_len=U32, history=IDS, request_id=st.text(max_size=9))
 TIMING = st.builds(messages.StageTiming, stage=U32, compute_us=U32, queue_us=U32, idle_us=U32, send_us=U32)
 
 

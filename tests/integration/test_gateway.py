@@ -1,0 +1,157 @@
+"""The gateway between clients and two routers: by name, streams, errors, keys, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from shoal_router.api.app import create_app
+from shoal_router.api.fake import FakeGenerator
+from shoal_router.api.keys import ApiKeys
+from shoal_router.gateway.app import create_gateway, gateway_client
+from shoal_router.gateway.routes import FixedRoutes
+from shoal_router.settings import ApiSettings
+from shoal_router.text.fake import EOS_ID, fake_text_model
+
+TEXT = fake_text_model()
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+async def until(condition, seconds=10.0):
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the servers have no event for what is waited for
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def listening(app):
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
+    task = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def gateway(*names, keys=None, router_keys=None, more=None):
+    """URL of a gateway, and the generators of a router for each name, which says its name."""
+    async with AsyncExitStack() as stack:
+        generators, table = {}, dict(more or {})
+        for name in names:
+            ids = (*TEXT.encode(f"I am {name} 😀.", add_special_tokens=False), EOS_ID)
+            generators[name] = FakeGenerator(script=lambda _, ids=ids: ids)
+            app = create_app(generators[name], TEXT, ApiSettings(served_names=(name,)), router_keys)
+            table[name] = await stack.enter_async_context(listening(app))
+        client = await stack.enter_async_context(gateway_client(30))
+        url = await stack.enter_async_context(listening(create_gateway(FixedRoutes(table), client, keys)))
+        yield url, generators
+
+
+async def test_a_model_is_found_by_its_name_whole_and_streamed() -> None:
+    async with (
+        gateway("small", "org/large") as (url, _),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-") as client,
+    ):
+        for name in ("small", "org/large"):
+            whole = await client.chat.completions.create(model=name, messages=MESSAGES)
+            assert whole.choices[0].message.content == f"I am {name} 😀."
+            stream = await client.chat.completions.create(model=name, messages=MESSAGES, stream=True)
+            assert "".join([c.choices[0].delta.content or "" async for c in stream]) == f"I am {name} 😀."
+            assert (await client.responses.create(model=name, input="hi")).output_text == f"I am {name} 😀."
+            assert (await client.models.retrieve(name)).max_model_len == 4096
+        assert [model.id async for model in client.models.list()] == ["org/large", "small"]
+
+
+async def test_an_unknown_model_gets_404_with_the_list() -> None:
+    async with gateway("small", "large") as (url, generators), httpx.AsyncClient(base_url=url) as client:
+        for response in (
+            await client.post("/v1/chat/completions", json={"model": "other", "messages": MESSAGES}),
+            await client.get("/v1/models/other"),
+        ):
+            error = response.json()["error"]
+            assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+            assert "large, small" in error["message"]
+        for body in ("no json", "[]", "{}", '{"model": 5}'):
+            assert (await client.post("/v1/completions", content=body)).status_code == 400
+        assert (await client.get("/v1/files")).json()["error"]["code"] == "unknown_url"
+        assert not any(generator.requests for generator in generators.values())
+
+
+async def test_errors_and_request_ids_are_the_routers() -> None:
+    async with gateway("small") as (url, generators), httpx.AsyncClient(base_url=url) as client:
+        refused = await client.post(
+            "/v1/completions", json={"model": "small", "prompt": "x", "suffix": "y"}, headers={"x-request-id": "mine"}
+        )
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "suffix"
+        assert refused.headers.get_list("x-request-id") == ["mine"]
+        assert len(refused.headers.get_list("date")) == 1
+        body = {"model": "small", "prompt": "x"}
+        await client.post("/v1/completions", json=body, headers={"x-request-id": "mine"})
+        assert generators["small"].requests[0].request_id == "mine"
+
+
+async def test_a_router_that_is_away_is_503_with_a_time_to_retry() -> None:
+    async with gateway("small", more={"gone": "http://127.0.0.1:1"}) as (url, _), httpx.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/completions", json={"model": "gone", "prompt": "x"})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "pipeline_unavailable")
+        assert response.headers["retry-after"]
+
+
+async def test_tokens_pass_as_they_come_and_a_client_that_leaves_frees_the_router() -> None:
+    async with gateway("small") as (url, generators), httpx.AsyncClient(base_url=url) as client:
+        generator = generators["small"]
+        generator.gate, generator.gate_after = asyncio.Event(), 2
+        body = {"model": "small", "messages": MESSAGES, "stream": True}
+        async with (
+            client.stream("POST", "/v1/chat/completions", json=body) as response,
+            aclosing(response.aiter_lines()) as lines,
+        ):
+            said = ""
+            async with asyncio.timeout(10):
+                async for line in lines:
+                    said += json.loads(line[6:])["choices"][0]["delta"]["content"] if line else ""
+                    if said == "I ":
+                        break
+            assert generator.running == 1
+        left = time.monotonic()
+        await until(lambda: not generator.running)
+        assert time.monotonic() - left < 1
+        assert len(generator.cancelled) == 1
+        whole = asyncio.create_task(client.post("/v1/chat/completions", json=body | {"stream": False}))
+        await until(lambda: generator.running)
+        whole.cancel()
+        await until(lambda: not generator.running)
+
+
+async def test_keys_hold_at_the_gateway_and_pass_to_the_routers(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("anna\n")
+    keys = ApiKeys(file, time.monotonic)
+    body = {"model": "small", "prompt": "x", "max_tokens": 1}
+    for options in ({"keys": keys}, {"router_keys": keys}, {"keys": keys, "router_keys": keys}):
+        async with gateway("small", **options) as (url, _), httpx.AsyncClient(base_url=url) as client:
+            assert (await client.get("/health/ready")).status_code == 200
+            for key, status in (("anna", 200), ("bert", 401)):
+                response = await client.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
+                assert response.status_code == status
+            assert (await client.post("/v1/completions", json=body)).status_code == 401
+
+
+@pytest.mark.parametrize("route", ["x", "=http://a", "x=ftp://a", "x=http://", "x=http://a/v1"])
+def test_routes_that_are_none_are_refused(route) -> None:
+    from shoal.errors import UsageError
+    from shoal_router.gateway.routes import parse_routes
+
+    with pytest.raises(UsageError, match="NAME=URL"):
+        parse_routes([route])
