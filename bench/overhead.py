@@ -27,7 +27,6 @@ from bench.systems.cut import equal_nodes
 from bench.workers import last_core
 from shoal.manifest import read_manifest
 from shoal.plan import Device, ModelFacts, PlanSpec, make_plan
-from shoal.plan.document import StagePlan
 from shoal.resource import SpeculativeMode
 from shoal.tracing import ENDPOINT
 from shoal_cli.cache import openvino_dir
@@ -56,7 +55,7 @@ async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None
     with _collector() as collector:
         async with AsyncExitStack() as stack:
             plain = await _started(stack, folders[0], _commands())
-            metered = _Metered(_commands(), _free_address())
+            metered = _commands(_free_address())
             with _exported_to(collector.url):
                 observed = await _started(stack, folders[1], metered)
 
@@ -86,11 +85,11 @@ async def _started(stack: AsyncExitStack, folder: Path, commands: Commands) -> s
         return await local.start()
 
 
-def _commands() -> LocalCommands:
+def _commands(metrics: str = "") -> _Commands:
     model = smollm2().directory
     kernels = openvino_dir(read_manifest(model).digest)
     kernels.mkdir(parents=True, exist_ok=True)
-    return LocalCommands(
+    return _Commands(
         model=model,
         openvino_cache=kernels,
         host="127.0.0.1",
@@ -107,24 +106,20 @@ def _commands() -> LocalCommands:
         recovery_seconds=60,
         speculative_mode=SpeculativeMode.OFF,
         speculative_max_tokens=1,
+        metrics=metrics,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Metered:
-    """The same command lines, the router's with metrics."""
+class _Commands(LocalCommands):
+    """The local runtime's command lines, the router's with metrics where they have an address."""
 
-    inner: LocalCommands
-    metrics: str
-
-    def stage(self, stage: StagePlan, listen: str) -> list[str]:
-        return self.inner.stage(stage, listen)
-
-    def draft(self, listen: str) -> list[str] | None:
-        return self.inner.draft(listen)
+    metrics: str = ""
 
     def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
-        return [*self.inner.router(plan, port, draft_address), f"--metrics-listen={self.metrics}"]
+        # Not super(): in a class with slots it does not find this class.
+        command = LocalCommands.router(self, plan, port, draft_address)
+        return [*command, f"--metrics-listen={self.metrics}"] if self.metrics else command
 
 
 @contextmanager

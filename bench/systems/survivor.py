@@ -20,7 +20,6 @@ from bench.systems.cut import equal_nodes
 from shoal.errors import StageError
 from shoal.manifest import Manifest, read_manifest
 from shoal.plan import Device, ModelFacts, Plan, PlanSpec, make_plan
-from shoal.plan.document import StagePlan
 from shoal.plan.standby import with_standbys
 from shoal.resource import SpeculativeMode
 from shoal.wire.messages import StageProgress, Step, StepResult
@@ -139,16 +138,8 @@ def plan_of(manifest: Manifest, stages: int, standbys: int) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commands:
+class _Commands(LocalCommands):
     """The stages' command lines, and a process that waits in the router's place."""
-
-    inner: LocalCommands
-
-    def stage(self, stage: StagePlan, listen: str) -> list[str]:
-        return self.inner.stage(stage, listen)
-
-    def draft(self, listen: str) -> list[str] | None:
-        return self.inner.draft(listen)
 
     def router(self, plan: Path, port: int | None = None, draft_address: str | None = None) -> list[str]:
         del plan, port, draft_address
@@ -162,7 +153,7 @@ async def survivor(model: Path, folder: Path, stages: int, standbys: int) -> Asy
     plan = plan_of(manifest, stages, standbys)
     kernels = openvino_dir(manifest.digest)
     kernels.mkdir(parents=True, exist_ok=True)
-    commands = LocalCommands(
+    commands = _Commands(
         model=model,
         openvino_cache=kernels,
         host="127.0.0.1",
@@ -183,7 +174,7 @@ async def survivor(model: Path, folder: Path, stages: int, standbys: int) -> Asy
     moments = Moments()
     # Processes are hit every few seconds here, which is no sign that they are broken: no pauses between restarts.
     async with LocalPipeline(
-        plan, _Commands(commands), folder, LOAD_SECONDS, restarts=lambda: Restarts(longest_pause=0.0)
+        plan, commands, folder, LOAD_SECONDS, restarts=lambda: Restarts(longest_pause=0.0)
     ) as local:
         await local.start()
         watching = asyncio.create_task(local.watch(_log.info))

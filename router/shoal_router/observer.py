@@ -20,8 +20,8 @@ class StepObserver:
     def submitted(self, now: float) -> None:
         """A step was sent."""
 
-    def returned(self, now: float, timings: Sequence[StageTiming]) -> None:
-        """The oldest step in flight came back."""
+    def returned(self, now: float, sent: float, timings: Sequence[StageTiming]) -> None:
+        """The oldest step in flight, which left at `sent`, came back."""
 
     def lost(self, error: StageError) -> None:
         """The pipeline was lost; nothing is in flight any more."""

@@ -284,12 +284,15 @@ class StepLoop:
         while True:
             result = await pipeline.result()
             now = self._clock()
-            if self._journal.watchers:
-                self._note_step(scheduler, result.timings)
+            step = scheduler.oldest_step
             events = scheduler.update(result.outcomes, now, result.timings)
             self._pump()
             self._timings.add(result.timings)
-            self._observer.returned(now, result.timings)
+            assert step is not None, "update refuses a result that no step waits for"
+            self._observer.returned(now, step.sent, result.timings)
+            if self._journal.watchers:
+                seqs = tuple(row.seq.id for row in step.rows)
+                self._journal.step(StepRecord(self._index, step.sent, now, step.tokens, seqs, result.timings))
             for event in events:
                 self._deliver(event)
 
@@ -315,12 +318,6 @@ class StepLoop:
         where = {"request_id": record.request_id, "sequence": record.seq, "pipeline": self._index, "epoch": epoch}
         counts = {"step": self._timings.steps, "prompt_tokens": record.prompt_tokens, "tokens": record.tokens}
         _log.info("answer over: %s", outcome.value, extra=where | counts | {"losses": record.losses})
-
-    def _note_step(self, scheduler: Scheduler, timings: tuple[StageTiming, ...]) -> None:
-        step = scheduler.oldest_step
-        if step is not None:
-            seqs = tuple(row.seq.id for row in step.rows)
-            self._journal.step(StepRecord(self._index, step.sent, self._clock(), step.tokens, seqs, timings))
 
     # ---- pipelines come and go
 

@@ -10,6 +10,7 @@ simply has a smaller `past_len`, and every stage forgets what lay behind it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -124,6 +125,11 @@ class StageTiming:
     queue_us: int = 0
     idle_us: int = 0
     send_us: int = 0
+
+
+def outside_stages(timings: Sequence[StageTiming], latency: float) -> float:
+    """Seconds of a step's round trip in which no stage had it: the hops. No clocks need to agree for it."""
+    return max(latency - sum(timing.compute_us + timing.queue_us for timing in timings) * 1e-6, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ import pytest
 import uvicorn
 
 from shoal.manifest import MANIFEST_FILE
-from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal.plan.document import Plan
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
+from shoal_router.pipeline.fake import planned_at
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import CHATML_TOOLS, EOS_ID, fake_text_model, fake_tokenizer
 from shoal_stage.engine.fake import fake_manifest
@@ -89,7 +90,8 @@ async def _live(folder: Path) -> AsyncIterator[str]:
     async with AsyncExitStack() as stack:
         stages = await stack.enter_async_context(fake_pipeline(stages=2, vocab_size=TEXT.vocab_size))
         plan = folder / "plan.json"
-        plan.write_text(_plan([(stage.address, stage.blocks) for stage in stages]))
+        planned = planned_at([stage.address for stage in stages], [stage.blocks for stage in stages], None)
+        plan.write_text(Plan(pipelines=(planned.stages,)).model_dump_json(by_alias=True))
         argv = [f"--model={model}", f"--plan={plan}", "--listen=127.0.0.1:0", "--served-name=fake"]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -110,23 +112,6 @@ async def _live(folder: Path) -> AsyncIterator[str]:
         finally:
             process.kill()
             await process.wait()
-
-
-def _plan(stages: list[tuple[str, tuple[int, int]]]) -> str:
-    nothing = MemorySum(weights=0, load_peak=0, kv=0, runtime=0)
-    planned = tuple(
-        StagePlan(
-            index=index,
-            node="here",
-            device=Device.CPU,
-            block_start=blocks[0],
-            block_end=blocks[1],
-            memory=nothing,
-            address=address,
-        )
-        for index, (address, blocks) in enumerate(stages)
-    )
-    return Plan(pipelines=(PipelinePlan(index=0, stages=planned),)).model_dump_json(by_alias=True)
 
 
 @pytest.fixture(scope="session")

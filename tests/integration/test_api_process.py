@@ -16,8 +16,9 @@ import httpx
 import pytest
 
 from shoal.manifest import MANIFEST_FILE
-from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
+from shoal.plan.document import Plan
 from shoal.vocabulary import read_vocabulary
+from shoal_router.pipeline.fake import planned_at
 from shoal_router.text.fake import CHATML, fake_text_model, fake_tokenizer
 from shoal_stage.draft.fake import start_draft
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
@@ -77,20 +78,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def write_plan(path: Path, stages, digest: str | None = None) -> Path:
-    nothing = MemorySum(weights=0, load_peak=0, kv=0, runtime=0)
-    planned = tuple(
-        StagePlan(
-            index=index,
-            node="here",
-            device=Device.CPU,
-            block_start=blocks[0],
-            block_end=blocks[1],
-            memory=nothing,
-            address=address,
-        )
-        for index, (address, blocks) in enumerate(stages)
-    )
-    plan = Plan(model_digest=digest, pipelines=(PipelinePlan(index=0, stages=planned),))
+    planned = planned_at(*zip(*stages, strict=True), digest)
+    plan = Plan(model_digest=digest, pipelines=(planned.stages,))
     fresh = path.with_suffix(".new")  # as everybody who writes plans does: a reader never sees half of one
     fresh.write_text(plan.model_dump_json(by_alias=True))
     return fresh.replace(path)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.errors import StageError
-from shoal.wire.messages import StageTiming
+from shoal.wire.messages import StageTiming, outside_stages
 from shoal_router.metrics.bubble import Bubble
 from shoal_router.metrics.families import Families
 from shoal_router.observer import StepObserver
@@ -15,12 +14,11 @@ _Observe = Callable[[float], None]
 
 
 class PipelineMetrics(StepObserver):
-    """Invariant: `_sent` says when each step in flight left, the oldest first."""
+    """See StepObserver."""
 
     def __init__(self, families: Families, index: int) -> None:
         self._families = families
         self._pipeline = str(index)
-        self._sent: deque[float] = deque()
         self._bubble = Bubble(1)
         self._hop = families.hop.labels(self._pipeline, "ring")
         # Looking a child up costs as much as counting; each stage's three are kept.
@@ -29,7 +27,6 @@ class PipelineMetrics(StepObserver):
 
     def opened(self, stages: int) -> None:
         """See StepObserver.opened."""
-        self._sent.clear()
         self._bubble = Bubble(stages)
         child = self._families.stage_step.labels
         self._phases = [
@@ -43,20 +40,18 @@ class PipelineMetrics(StepObserver):
 
     def submitted(self, now: float) -> None:
         """See StepObserver.submitted."""
-        self._sent.append(now)
         self._bubble.submitted(now)
 
-    def returned(self, now: float, timings: Sequence[StageTiming]) -> None:
+    def returned(self, now: float, sent: float, timings: Sequence[StageTiming]) -> None:
         """See StepObserver.returned."""
-        compute = inside = 0
+        compute = 0
         for (observe_compute, observe_wait, observe_send), timing in zip(self._phases, timings, strict=False):
             observe_compute(timing.compute_us / 1e6)
             observe_wait(timing.queue_us / 1e6)
             observe_send(timing.send_us / 1e6)
             compute += timing.compute_us
-            inside += timing.compute_us + timing.queue_us
         self._bubble.returned(now, compute / 1e6)
-        self._hop.observe(max(now - self._sent.popleft() - inside / 1e6, 0.0))
+        self._hop.observe(outside_stages(timings, now - sent))
 
     def lost(self, error: StageError) -> None:
         """See StepObserver.lost."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.wire.messages import StageTiming
+from shoal.wire.messages import StageTiming, outside_stages
 
 _SLOPE = 0.08  # of a step with one token: what one more costs until measured
 _LARGEST = 64  # tokens; beyond that a step is a prompt's, whose costs are others
@@ -126,8 +126,7 @@ class StepCosts:
             return
         self._all.add(tokens, sum(timing.compute_us for timing in timings) * 1e-6)
         self._slowest.add(tokens, max(timing.compute_us for timing in timings) * 1e-6)
-        inside = sum(timing.compute_us + timing.queue_us for timing in timings) * 1e-6
-        outside = max(latency - inside, 0.0)
+        outside = outside_stages(timings, latency)
         known = self._network
         self._network = outside if known is None else known + _NETWORK_WEIGHT * (outside - known)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.wire.messages import StageTiming
+from shoal.wire.messages import StageTiming, outside_stages
 from shoal_router.watch.journal import StepRecord
 from shoal_router.watch.view import PipelineView
 
@@ -77,8 +77,7 @@ class Rates:
 
 def hop_ms(step: StepRecord) -> float:
     """What one hop of the ring took on the mean in this step."""
-    inside = sum(timing.compute_us + timing.queue_us for timing in step.timings) / 1e3
-    return max((step.received - step.sent) * 1e3 - inside, 0.0) / (len(step.timings) + 1)
+    return outside_stages(step.timings, step.received - step.sent) * 1e3 / (len(step.timings) + 1)
 
 
 def _mean(values: Sequence[float]) -> float | None:

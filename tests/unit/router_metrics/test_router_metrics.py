@@ -184,7 +184,7 @@ def test_a_step_is_counted_stage_by_stage_and_its_hops_together(families):
     metrics = PipelineMetrics(families, 1)
     metrics.opened(2)
     metrics.submitted(10.0)
-    metrics.returned(10.1, (StageTiming(0, 20_000, 1_000, 5, 300), StageTiming(1, 30_000, 2_000, 5, 100)))
+    metrics.returned(10.1, 10.0, (StageTiming(0, 20_000, 1_000, 5, 300), StageTiming(1, 30_000, 2_000, 5, 100)))
     step = "shoal_stage_step_seconds_sum"
     assert value(families, step, pipeline="1", stage="0", phase="compute") == 0.02
     assert value(families, step, pipeline="1", stage="1", phase="wait") == 0.002
@@ -290,7 +290,7 @@ def test_series_are_bounded_by_stages_however_much_happens(families):
             metrics.opened(3)
             for _ in range(10):
                 metrics.submitted(0.0)
-                metrics.returned(0.1, [StageTiming(stage, 1, 1, 1, 1) for stage in range(3)])
+                metrics.returned(0.1, 0.0, [StageTiming(stage, 1, 1, 1, 1) for stage in range(3)])
             metrics.lost(StageUnreachable(f"{epoch}"))
             metrics.resumed(epoch)
     lines = [line for line in generate_latest(families.registry).splitlines() if line.startswith(b"shoal_")]
