@@ -34,7 +34,7 @@ async def test_what_takes_too_long_is_refused_and_nobody_else_suffers(directory:
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(turn())
-        deep = Constraint(Form.GRAMMAR, "start: " + " | ".join(f'"w{i}"' for i in range(6000)), "grammar")
+        deep = Constraint(Form.GRAMMAR, "start: " + " | ".join(f'"w{i}"' for i in range(4000)), "grammar")
         with pytest.raises(GrammarRefused, match="not compiled within"):
             await check.grammar(deep)
         ticking.cancel()
@@ -58,6 +58,17 @@ async def test_answers_come_from_one_process_or_from_memory(directory: Path) -> 
     assert isinstance(refused, GrammarRefused)
     await check.stop()
     assert await check.grammar(GOOD) == first, "no process is needed for it"
+
+
+async def test_who_leaves_while_the_process_starts_takes_no_answer_from_the_next(directory: Path) -> None:
+    check = ProcessCheck(directory, 259, (EOS_ID,))
+    first = asyncio.create_task(check.grammar(GOOD))
+    async with asyncio.timeout(30):
+        while check._process is None:  # noqa: ASYNC110 - the process says nothing before it is ready
+            await asyncio.sleep(0)
+    first.cancel()
+    assert "[a-z]+" in await check.grammar(GOOD)
+    await check.stop()
 
 
 async def test_a_model_without_a_tokenizer_is_said(tmp_path: Path) -> None:

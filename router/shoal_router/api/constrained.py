@@ -13,6 +13,7 @@ from shoal_router.constrain.check import GrammarCheck
 from shoal_router.constrain.constraint import Constraint, Form, GrammarRefused, Thought, thought_of
 from shoal_router.constrain.tools import Function, tool_grammar
 from shoal_router.text.model import TextModel
+from shoal_router.text.reasoning import BEGIN, END
 
 
 def constraint_of(body: ChatRequest | CompletionRequest, text: TextModel, prompt: str) -> Constraint | None:
@@ -20,11 +21,11 @@ def constraint_of(body: ChatRequest | CompletionRequest, text: TextModel, prompt
     stated = _tools(body, text) if isinstance(body, ChatRequest) and body.offered_tools else _stated(body)
     if stated is None:
         return None
-    template = text.template.source if text.template is not None and isinstance(body, ChatRequest) else ""
-    thought = thought_of(prompt, template)
+    thinks = isinstance(body, ChatRequest) and text.template is not None and text.template.thinks
+    thought = thought_of(prompt, thinks=thinks)
     if thought is Thought.NONE:
         return Constraint(*stated)
-    return Constraint(*stated, thought, special_id(text, "<think>"), special_id(text, "</think>"))
+    return Constraint(*stated, thought, special_id(text, BEGIN), special_id(text, END))
 
 
 def special_id(text: TextModel, name: str) -> int | None:

@@ -14,7 +14,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.errors import ShoalError
 from shoal.wire.messages import LARGEST_GRAMMAR
@@ -25,6 +25,9 @@ START_SECONDS = 60.0
 
 COMPILE_SECONDS = 5.0
 """By the clock, on a machine that may be busy; of computing time the process itself allows less."""
+
+Answer = dict[str, str]
+"""A line of the process (worker.py)."""
 
 _REMEMBERED = 256
 
@@ -53,7 +56,7 @@ class ProcessCheck:
         self._compile_seconds = compile_seconds
         self._process: Process | None = None
         self._turn = asyncio.Lock()
-        self._known: OrderedDict[Constraint, str | GrammarRefused] = OrderedDict()
+        self._known: OrderedDict[Constraint, Answer] = OrderedDict()
 
     async def grammar(self, constraint: Constraint) -> str:
         """See GrammarCheck."""
@@ -64,12 +67,12 @@ class ProcessCheck:
                 if constraint not in self._known:
                     self._known[constraint] = await self._compile(constraint)
         self._known.move_to_end(constraint)
-        found = self._known[constraint]
+        answer = self._known[constraint]
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
-        if isinstance(found, GrammarRefused):
-            raise GrammarRefused(str(found))
-        return found
+        if "refused" in answer:
+            raise GrammarRefused(answer["refused"])
+        return answer["grammar"]
 
     async def start(self) -> None:
         """Nothing yet: whoever never asks for a grammar has no process for it."""
@@ -81,53 +84,57 @@ class ProcessCheck:
             process.kill()
             await process.wait()
 
-    async def _compile(self, constraint: Constraint) -> str | GrammarRefused:
+    async def _compile(self, constraint: Constraint) -> Answer:
+        """What the process says. Raises GrammarRefused when it does not live to say it.
+
+        That is not remembered: a machine that is busy may be the cause.
+        """
         process = await self._running()
         assert process.stdin is not None
-        refused = "too complex: compiling it needs too much memory"
-        answer: dict[str, Any] | None = None
+        reason = "too complex: the compiler needs too much memory for it, or fails"
+        answer = None
         try:
             process.stdin.write(json.dumps(asdict(constraint)).encode() + b"\n")
             answer = await self._line(process, self._compile_seconds)
         except TimeoutError:
-            refused = f"too complex: it was not compiled within {self._compile_seconds:g} s"
+            reason = f"too complex: it was not compiled within {self._compile_seconds:g} s"
         finally:
             # What it might still say would answer the next question; so would its death in mid-answer.
             if answer is None:
                 await self.stop()
         if answer is None:
-            _log.warning("a grammar was refused: %s", refused, extra={"param": constraint.param})
-        elif "grammar" in answer:
-            return str(answer["grammar"])
-        else:
-            refused = answer["refused"]
-        return GrammarRefused(refused)
+            _log.warning("a grammar was refused: %s", reason, extra={"param": constraint.param})
+            raise GrammarRefused(reason)
+        return answer
 
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        command = (sys.executable, "-m", "shoal_router.constrain.worker", *self._arguments)
+        command = (sys.executable, "-P", "-m", "shoal_router.constrain.worker", *self._arguments)
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, limit=16 * LARGEST_GRAMMAR
         )
+        ready = None
         try:
             ready = await self._line(self._process, START_SECONDS)
         except TimeoutError:
-            ready = None
+            _log.warning("the process that compiles grammars took longer than %g s to start", START_SECONDS)
+        finally:
+            if ready is None:  # too late, dead, or nobody waits any more
+                await self.stop()
         if ready is None:
-            await self.stop()
             raise CheckUnavailable("the process that compiles grammars does not start: see the router's log")
         return self._process
 
     @staticmethod
-    async def _line(process: Process, seconds: float) -> dict[str, Any] | None:
+    async def _line(process: Process, seconds: float) -> Answer | None:
         """The next line; None when the process ended. Raises TimeoutError."""
         assert process.stdout is not None
         async with asyncio.timeout(seconds):
             line = await process.stdout.readline()
         if not line:
             return None
-        answer: dict[str, Any] = json.loads(line)
+        answer: Answer = json.loads(line)
         return answer
 
 

@@ -19,10 +19,9 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from shoal.errors import UsageError
+from shoal_router.text.reasoning import BEGIN, END, begins_within
 
 JSON_WHITESPACE: Final = r"[ \n\r\t]{0,32}"
-
-_THINK, _END_THINK = "<think>", "</think>"
 
 
 class GrammarRefused(UsageError):
@@ -60,13 +59,11 @@ class Constraint:
     end_think: int | None = None
 
 
-def thought_of(prompt: str, template: str) -> Thought:
-    """Whether the model is about to think, is thinking already, or does not, by what its template has put there."""
-    if prompt.rstrip().endswith(_THINK):
+def thought_of(prompt: str, *, thinks: bool) -> Thought:
+    """Whether the model, if it `thinks` at all, is about to, or does already, by how its template ended the prompt."""
+    if begins_within(prompt):
         return Thought.OPEN
-    if prompt.rstrip().endswith(_END_THINK) or _THINK not in template:
-        return Thought.NONE
-    return Thought.MAYBE
+    return Thought.MAYBE if thinks and not prompt.rstrip().endswith(END) else Thought.NONE
 
 
 def grammar_of(constraint: Constraint) -> str:
@@ -128,9 +125,9 @@ def pattern(text: str) -> str:
 
 
 def _above(constraint: Constraint) -> str:
-    begin = mark(_THINK, constraint.think)
+    begin = mark(BEGIN, constraint.think)
     thought = "thought" if constraint.thought is Thought.OPEN else f"({begin} thought)?"
-    end = until("until", _END_THINK, constraint.end_think)
+    end = until("until", END, constraint.end_think)
     return rf"""start: {thought} @content
 thought: until GAP
 {end}

@@ -1,7 +1,7 @@
 """A process that compiles grammars for the router, whose event loop feels nothing of what a grammar does to it.
 
     stdin   {"form": …, "text": …, "param": …, "thought": …, …}      one Constraint a line, as JSON
-    stdout  {"grammar": …} or {"refused": …}                           one line for each
+    stdout  {"grammar": …} or {"refused": …}                           one line for each, and {"ready": ""} before
 
 A grammar is compiled and asked for its first mask, as a stage will be. What takes too much time for that is refused, as
 is what llguidance cannot do; what hangs, the router ends by killing the process. The kernel bounds its memory.
@@ -29,7 +29,8 @@ from shoal_router.constrain.constraint import Constraint, Form, GrammarRefused, 
 CPU_SECONDS = 0.5
 """To compile a grammar and make its first mask. A stage does the same while its other sequences wait."""
 
-_ADDRESS_SPACE = 4 << 30
+_ADDRESS_SPACE = 768 << 20
+"""Three times what the process has when it starts; a pod of the router has 1 GiB for all of itself."""
 
 
 def compiled(tokenizer: LLTokenizer, constraint: Constraint) -> str:
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     except ShoalError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
-    _say({"ready": True})
+    _say({"ready": ""})
     for line in sys.stdin:
         try:
             _say({"grammar": compiled(tokenizer, constraint_of(line))})
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _say(answer: dict[str, str]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

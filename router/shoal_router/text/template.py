@@ -89,7 +89,6 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ManifestError(f"chat_template.jinja, line {error.lineno}: {error.message}") from error
-        self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self.call_format = call_format_of(source)
         self.thinks = thinks(source)

@@ -92,11 +92,10 @@ def test_a_thought_may_or_must_end_before_the_answer(form: Form) -> None:
 
 
 def test_the_prompt_says_whether_the_model_thinks() -> None:
-    template = "…'<think>'…"
-    assert thought_of("<|im_start|>assistant\n<think>\n", template) is Thought.OPEN
-    assert thought_of("assistant\n<think>\n\n</think>\n\n", template) is Thought.NONE
-    assert thought_of("assistant\n", template) is Thought.MAYBE
-    assert thought_of("assistant\n", "no such word") is Thought.NONE
+    assert thought_of("<|im_start|>assistant\n<think>\n", thinks=True) is Thought.OPEN
+    assert thought_of("assistant\n<think>\n\n</think>\n\n", thinks=True) is Thought.NONE
+    assert thought_of("assistant\n", thinks=True) is Thought.MAYBE
+    assert thought_of("assistant\n", thinks=False) is Thought.NONE
 
 
 def test_a_constraint_reaches_the_worker_as_it_is() -> None:

@@ -121,7 +121,7 @@ def params_of(seed: int, **changes: object) -> SamplingParams:
     return replace(SamplingParams(seed=seed, grammar=GRAMMAR, logprobs=3), **changes)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_case_81_every_answer_is_valid_and_ends_only_where_the_grammar_does(grammars, seed, temperature) -> None:
     decoder = plain(grammars, params_of(seed, temperature=temperature, frequency_penalty=0.3))
@@ -135,7 +135,7 @@ def test_case_81_every_answer_is_valid_and_ends_only_where_the_grammar_does(gram
         assert all(np.isfinite(value) for _, value in score.top)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 30), chance=st.randoms(use_true_random=False))
 def test_drafts_right_and_wrong_rows_ahead_and_replays_change_nothing(grammars, seed, chance: random.Random) -> None:
     params = params_of(seed, temperature=chance.choice([0.0, 1.0]))
