@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -65,7 +65,7 @@ class Runtime(Generator, Protocol):
 
 
 class Companion(Protocol):
-    """What the runtime uses while it lives: the draft model's client. Its absence costs speed, nothing else."""
+    """What the runtime or the API uses while it lives: the draft model's client, the grammars' process."""
 
     async def start(self) -> None:
         """Begin; returns at once."""
@@ -119,7 +119,7 @@ async def serve(
     runtime: Runtime,
     bound: socket.socket,
     grace_seconds: float,
-    companion: Companion | None = None,
+    companions: Sequence[Companion] = (),
     when_stopping: Callable[[], None] = lambda: None,
     metrics: tuple[Starlette, socket.socket] | None = None,
     certificate: ServerCertificate | None = None,
@@ -146,7 +146,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    if companion is not None:
+    for companion in companions:
         await companion.start()
     await runtime.start()
     tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
@@ -169,7 +169,7 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
-        if companion is not None:
+        for companion in companions:
             await companion.stop()
 
 
