@@ -76,10 +76,17 @@ images: ## build the container images with $(DOCKER) (default docker): operator,
 			$(if $(BASE),--build-arg BASE=$(BASE)) . || exit 1; \
 	done
 
+.PHONY: e2e
+e2e: .venv/.synced-dev ## run the end-to-end tests on four PCs with real kubelets (root, Debian packages; many minutes)
+	$(say) "building Kubernetes, CoreDNS, kube-router and Helm from Go modules, once"
+	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster --nodes
+	$(say) "end-to-end tests: images, containerd, kubelets, the chart, a lost PC"
+	@$(BIN)/python -m pytest tests/e2e -m e2e $(ARGS)
+
 .PHONY: test-images
 test-images: .venv/.synced-dev ## build the container images with buildah and look into them (root, Debian packages; minutes)
 	$(say) "container images on a Debian base, built in a chroot"
-	@$(BIN)/python -m pytest tests/e2e -m e2e $(ARGS)
+	@$(BIN)/python -m pytest tests/e2e/test_e2e_images.py -m e2e $(ARGS)
 
 .PHONY: chaos
 chaos: .venv/.synced-dev ## hit a local pipeline for MINUTES (default 60) by SEED while clients check every answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-pytest_plugins = ["testcluster.plugin", "testcluster.operating", "testcluster.image_fixtures"]
+pytest_plugins = ["testcluster.plugin", "testcluster.operating", "testcluster.office_fixtures"]
 
 # A shell that starts a job in the background has it ignore SIGINT, and nohup SIGHUP; programs inherit that. The tests
 # press Ctrl-C on the programs they start, so those must not inherit it.

@@ -1,4 +1,5 @@
-"""`python -m testcluster` builds what is missing, so that the tests after it start at once."""
+"""`python -m testcluster` builds what is missing, so that the tests after it start at once; with `--nodes` also what an
+office of real nodes runs."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from testcluster import binaries
 
 
 def main() -> int:
-    """Build the control plane and Helm; returns the exit code."""
+    """Build the control plane and Helm, and the nodes' programs when they are asked for; returns the exit code."""
+    nodes = (binaries.NODE, binaries.COREDNS, binaries.KUBE_ROUTER) if "--nodes" in sys.argv[1:] else ()
     try:
-        for wanted in (binaries.CONTROL_PLANE, binaries.HELM, binaries.PROMETHEUS):
+        for wanted in (binaries.CONTROL_PLANE, binaries.HELM, binaries.PROMETHEUS, *nodes):
             todo = binaries.missing(wanted)
             if todo:
                 sys.stdout.write(f"building {', '.join(todo)} from Go modules, once (minutes) ...\n")

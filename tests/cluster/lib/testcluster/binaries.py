@@ -87,6 +87,16 @@ HELM: Final = BinarySet(
     module=MODULES / "helm",
     packages={"helm": "helm.sh/helm/v4/cmd/helm"},
 )
+COREDNS: Final = BinarySet(
+    name="coredns",
+    module=MODULES / "coredns",
+    packages={"coredns": "github.com/coredns/coredns"},
+)
+KUBE_ROUTER: Final = BinarySet(
+    name="kube-router",
+    module=MODULES / "kube-router",
+    packages={"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+)
 # Rules and queries are checked, nothing is discovered: without the clients of thirty clouds it builds in a minute.
 PROMETHEUS: Final = BinarySet(
     name="prometheus",

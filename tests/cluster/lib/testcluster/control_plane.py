@@ -26,6 +26,7 @@ START_DEADLINE_S: Final = 120.0
 _ATTEMPTS: Final = 3
 SERVICE_NETWORK: Final = "10.96.0.0/16"
 _SERVICE_ADDRESS: Final = "10.96.0.1"
+LOOPBACK: Final = "127.0.0.1"
 
 # Node objects have no kubelet that sends heartbeats: a test says itself when one is gone, and nothing else decides so.
 _NEVER: Final = "24h"
@@ -55,6 +56,8 @@ class ControlPlane:
     authority: Authority
     admin: Kubeconfig
     audit: AuditLog
+    address: str = LOOPBACK
+    node_lost_after: str = _NEVER
     processes: dict[str, Process] = field(default_factory=dict)
 
     @property
@@ -68,27 +71,35 @@ class ControlPlane:
             process.check_running()
 
     def stop(self) -> None:
-        """End the programs, the API server before its etcd."""
-        for process in reversed(self.processes.values()):
-            process.stop()
+        """End the programs, the API server before its etcd, which waits for its clients longer than anybody needs."""
+        for name, process in reversed(self.processes.items()):
+            if name == "etcd":
+                process.kill()
+            else:
+                process.stop()
 
 
 @contextmanager
-def running(binaries: Path, folder: Path) -> Iterator[ControlPlane]:
-    """Start a control plane with its data in `folder`, and end it after use."""
-    plane = _start(binaries, folder)
+def running(
+    binaries: Path, folder: Path, *, address: str = LOOPBACK, node_lost_after: str = _NEVER
+) -> Iterator[ControlPlane]:
+    """Start a control plane with its data in `folder`, and end it after use.
+
+    With kubelets it listens at an `address` that they reach, and says when a node without heartbeats is lost.
+    """
+    plane = _start(binaries, folder, address, node_lost_after)
     try:
         yield plane
     finally:
         plane.stop()
 
 
-def _start(binaries: Path, folder: Path) -> ControlPlane:
+def _start(binaries: Path, folder: Path, address: str, node_lost_after: str) -> ControlPlane:
     """Start on free ports; another process may take one in between, and then it is done again on others."""
     for attempt in range(1, _ATTEMPTS + 1):
         here = folder / f"control-plane-{attempt}"
         here.mkdir(parents=True)
-        plane = _prepare(binaries, here)
+        plane = _prepare(binaries, here, address, node_lost_after)
         try:
             _start_programs(plane, free_ports(3))
         except ProcessEnded as error:
@@ -103,12 +114,18 @@ def _start(binaries: Path, folder: Path) -> ControlPlane:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _prepare(binaries: Path, folder: Path) -> ControlPlane:
+def _prepare(binaries: Path, folder: Path, address: str, node_lost_after: str) -> ControlPlane:
     authority = Authority.create(folder)
     (folder / "audit-policy.yaml").write_text(json.dumps(_AUDIT_POLICY))
     admin = Kubeconfig(path=folder / "admin.kubeconfig", server="", authority=authority.certificate_file, user="admin")
     return ControlPlane(
-        folder=folder, binaries=binaries, authority=authority, admin=admin, audit=AuditLog(folder / "audit.log")
+        folder=folder,
+        binaries=binaries,
+        authority=authority,
+        admin=admin,
+        audit=AuditLog(folder / "audit.log"),
+        address=address,
+        node_lost_after=node_lost_after,
     )
 
 
@@ -134,16 +151,17 @@ def _start_programs(plane: ControlPlane, ports: list[int]) -> None:
     server = plane.authority.server(
         "kube-apiserver",
         dns=("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
-        addresses=("127.0.0.1", _SERVICE_ADDRESS),
+        addresses=tuple(dict.fromkeys((LOOPBACK, plane.address, _SERVICE_ADDRESS))),
     )
+    admin_client = plane.authority.client("admin", groups=("system:masters",))
     _run(
         plane,
         "kube-apiserver",
         [
             f"--etcd-servers={etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",  # A loopback address is no endpoint of the `kubernetes` Service.
+            f"--bind-address={plane.address}",
+            f"--advertise-address={plane.address}",
+            *_for_nodes(plane.address, admin_client),
             f"--secure-port={api_port}",
             f"--cert-dir={folder}",
             f"--tls-cert-file={server.certificate}",
@@ -160,9 +178,8 @@ def _start_programs(plane: ControlPlane, ports: list[int]) -> None:
             "--audit-log-mode=blocking-strict",  # A request is answered after it is in the log: tests count at once.
         ],
     )
-    url = f"https://127.0.0.1:{api_port}"
-    admin = plane.authority.client("admin", groups=("system:masters",))
-    plane.admin = _kubeconfig(plane, "admin", url, admin)
+    url = f"https://{plane.address}:{api_port}"
+    plane.admin = _kubeconfig(plane, "admin", url, admin_client)
     with Api(plane.admin) as api:
 
         def ready() -> bool:
@@ -177,7 +194,7 @@ def _start_programs(plane: ControlPlane, ports: list[int]) -> None:
                     f"--service-account-private-key-file={private}",
                     f"--root-ca-file={plane.authority.certificate_file}",
                     "--use-service-account-credentials=true",
-                    f"--node-monitor-grace-period={_NEVER}",
+                    f"--node-monitor-grace-period={plane.node_lost_after}",
                     f"--node-startup-grace-period={_NEVER}",
                     "--node-monitor-period=1s",
                     "--node-eviction-rate=100",  # Nodes a second; the default is one in ten seconds.
@@ -196,6 +213,14 @@ def _start_programs(plane: ControlPlane, ports: list[int]) -> None:
             return api.find("v1", "serviceaccounts", "default", namespace="default") is not None
 
         wait_until(settled, what="the default ServiceAccount", deadline_s=end - time.monotonic())
+
+
+def _for_nodes(address: str, client: KeyPair) -> list[str]:
+    """How the API server is found by pods, and reaches kubelets for logs and exec."""
+    if address == LOOPBACK:
+        return ["--endpoint-reconciler-type=none"]  # A loopback address is no endpoint of the `kubernetes` Service.
+    reach = [f"--kubelet-client-certificate={client.certificate}", f"--kubelet-client-key={client.key}"]
+    return [*reach, "--kubelet-preferred-address-types=InternalIP"]
 
 
 def _run(plane: ControlPlane, program: str, flags: list[str]) -> None:

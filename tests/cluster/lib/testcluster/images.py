@@ -1,14 +1,18 @@
-"""The product's images, built from this checkout by its own Dockerfiles.
+"""The product's images, built from this checkout by its own Dockerfiles, and a node's disk that has them.
 
-No registry and no container engine: the base is Debian as debootstrap makes it, and buildah builds in a chroot. Buildah
-keeps layers, so that only what changed is made anew.
+No registry and no container engine: the base is Debian as debootstrap makes it, buildah builds in a chroot, and a
+containerd of its own unpacks the result once into a seed, from which each node's disk is linked. Buildah keeps layers,
+and the cache keeps seeds by what is in them, so that only what changed is made anew.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,16 +22,21 @@ from typing import Final
 
 from shoal import __version__
 from testcluster.binaries import cache_root
+from testcluster.processes import Process, wait_until
 from testcluster.run import RunFailed, run
 
 ROOT: Final = Path(__file__).parents[4]
 REGISTRY: Final = "ghcr.io/shoal-dev"
+OFFICE_REGISTRY: Final = "registry.office.example/shoal"
+"""As the guide for offices calls it; nodes have the images under both names."""
 SUITE: Final = "trixie"
 DEBIAN: Final = "http://deb.debian.org/debian"
 BASE: Final = f"localhost/shoal-test-base:{SUITE}-1"
+PAUSE: Final = "shoal.test/pause:1"
 BUILD_S: Final = 1800.0
 _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_BUSYBOX: Final = Path("/bin/busybox")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ GATEWAY: Final = Image("gateway", "cli/Dockerfile")
 COMPILE: Final = Image("compile", "stage_image/Dockerfile")
 STAGE: Final = Image("stage", "stage_image/Dockerfile")
 ALL: Final = (OPERATOR, ROUTER, GATEWAY, COMPILE, STAGE)
+ON_NODES: Final = (OPERATOR, ROUTER, COMPILE, STAGE)
 
 
 def base() -> str:
@@ -89,6 +99,11 @@ def build(image: Image) -> str:
     return image.reference
 
 
+def identity(reference: str) -> str:
+    """The digest of what an image is."""
+    return run("buildah", "images", "--no-trunc", "--quiet", reference).strip()
+
+
 def size(reference: str) -> int:
     """Bytes of an image with its base, unpacked."""
     with mounted(reference) as root:
@@ -112,16 +127,129 @@ def configuration(reference: str) -> dict[str, object]:
     return said
 
 
+def seed(index_url: str) -> Path:
+    """A containerd's folder that holds the images; those that changed since the last time are put in anew.
+
+    Compile Jobs find the package index of this machine, because pods reach nothing beyond the bridge.
+    """
+    wanted = {image.name: f"{index_url} {identity(build(image))}" for image in ON_NODES}
+    folder, held = cache_root() / "seed", cache_root() / "seed.json"
+    there: dict[str, str] = json.loads(held.read_text()) if held.exists() and folder.exists() else {}
+    if there == wanted:
+        return folder
+    held.unlink(missing_ok=True)  # until it is whole again
+    with TemporaryDirectory(dir=cache_root()) as work:
+        archives = [] if there else [_pause(Path(work))]
+        changed = [image for image in ON_NODES if there.get(image.name) != wanted[image.name]]
+        for image in changed:
+            archive = Path(work) / f"{image.name}.tar"
+            source = _with_index(image, index_url) if image is COMPILE else image.reference
+            run("buildah", "push", "--quiet", source, f"docker-archive:{archive}:{image.reference}", deadline_s=BUILD_S)
+            archives.append(archive)
+        if not there:
+            shutil.rmtree(folder, ignore_errors=True)
+        _unpack(archives, changed, folder, Path(work))
+    held.write_text(json.dumps(wanted))
+    return folder
+
+
+def _with_index(image: Image, index_url: str) -> str:
+    """The image with the package index in its environment, as an office without the Internet would have it."""
+    reference = f"localhost/shoal-test-{image.name}:1"
+    container = run("buildah", "from", "--pull-never", image.reference).strip()
+    try:
+        host = index_url.split("/")[2].partition(":")[0]
+        given = {"PIP_INDEX_URL": index_url, "PIP_TRUSTED_HOST": host}
+        run("buildah", "config", *(f"--env={name}={value}" for name, value in given.items()), container)
+        run("buildah", "commit", "--quiet", container, reference, deadline_s=BUILD_S)
+    finally:
+        run("buildah", "rm", container)
+    return reference
+
+
+def _unpack(archives: list[Path], changed: list[Image], into: Path, work: Path) -> None:
+    """Have a containerd import the archives into its folder, and name the images as the guide does, too."""
+    socket, settings = work / "containerd.sock", work / "containerd.toml"
+    settings.write_text(
+        f'version = 2\nroot = "{into}"\nstate = "{work / "state"}"\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+        f'[grpc]\n  address = "{socket}"\n'
+        f'[plugins."io.containerd.internal.v1.opt"]\n  path = "{work / "opt"}"\n'
+    )
+    engine = Process.start("containerd", ["containerd", "--config", str(settings)], log=work / "containerd.log")
+    ctr = ["ctr", "--address", str(socket), "--namespace", "k8s.io"]
+    try:
+
+        def answers() -> bool:
+            engine.check_running()
+            try:
+                return bool(run(*ctr, "version"))
+            except RunFailed:
+                return False
+
+        wait_until(answers, what="containerd", deadline_s=60.0)
+        for archive in archives:
+            run(*ctr, "images", "import", archive, deadline_s=BUILD_S)
+            archive.unlink()
+        for image in changed:
+            theirs = image.reference.replace(REGISTRY, OFFICE_REGISTRY)
+            run(*ctr, "images", "tag", "--force", image.reference, theirs)
+    finally:
+        engine.stop()
+
+
+def _pause(folder: Path) -> Path:
+    """The image of every pod's first process, which does nothing: a static busybox, as an OCI archive."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        program = _BUSYBOX.read_bytes()
+        entry = tarfile.TarInfo("bin/sleep")
+        entry.size, entry.mode = len(program), 0o755
+        tar.addfile(entry, io.BytesIO(program))
+    blobs: dict[str, bytes] = {}
+
+    def blob(data: bytes, kind: str) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = data
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+
+    files = blob(layer.getvalue(), "layer.v1.tar")
+    told = {"Entrypoint": ["/bin/sleep", "infinity"]}
+    about = {"architecture": "amd64", "os": "linux", "config": told, "rootfs": {"type": "layers"}}
+    about["rootfs"] |= {"diff_ids": [files["digest"]]}  # type: ignore[operator]
+    config = blob(json.dumps(about).encode(), "config.v1+json")
+    manifest = blob(json.dumps({"schemaVersion": 2, "config": config, "layers": [files]}).encode(), "manifest.v1+json")
+    manifest["annotations"] = {"io.containerd.image.name": PAUSE, "org.opencontainers.image.ref.name": "1"}
+    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [manifest]}).encode()
+    archive = folder / "pause.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name, data in blobs.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return archive
+
+
 def _exists(reference: str) -> bool:
     try:
-        return bool(run("buildah", "images", "--quiet", reference).strip())
+        return bool(identity(reference))
     except RunFailed:
         return False
 
 
 def missing_tools() -> list[str]:
-    """What this machine lacks to build images with, as Debian calls the packages."""
-    return [program for program in ("debootstrap", "buildah") if shutil.which(program) is None]
+    """What this machine lacks to build images and to run nodes, as Debian calls the packages."""
+    needed = {
+        "debootstrap": "debootstrap", "buildah": "buildah", "containerd": "containerd", "ctr": "containerd",
+        "runc": "runc", "ipset": "ipset", "iptables": "iptables", "ip": "iproute2", "nsenter": "util-linux",
+        "nft": "nftables",
+    }  # fmt: skip
+    lacking = {package for program, package in needed.items() if shutil.which(program) is None}
+    if not _BUSYBOX.exists():
+        lacking.add("busybox-static")
+    if not Path("/usr/lib/cni/bridge").exists():
+        lacking.add("containernetworking-plugins")
+    return sorted(lacking)
 
 
 def is_root() -> bool:

@@ -9,6 +9,7 @@ the volume's node, keeping a claim for as long as a pod uses it. What no claim h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +17,7 @@ import httpx
 
 from testcluster.api import Manifest, Refused
 from testcluster.background import ROUND_S, Background
+from testcluster.kubeconfig import Kubeconfig
 
 STORAGE_CLASS: Final = "test-local"
 PROVISIONER: Final = "shoal.dev/test-local"
@@ -27,7 +29,14 @@ _MADE_BY: Final = "pv.kubernetes.io/provisioned-by"
 
 
 class Storage(Background):
-    """The default StorageClass and its provisioner, while used as a context manager."""
+    """The default StorageClass and its provisioner, while used as a context manager.
+
+    `make_folder` is told node and path of each volume: where there are real disks, it makes a directory there.
+    """
+
+    def __init__(self, kubeconfig: Kubeconfig, make_folder: Callable[[str, str], None] | None = None) -> None:
+        super().__init__(kubeconfig)
+        self._make_folder = make_folder
 
     def __enter__(self) -> Self:
         self.api.apply(_storage_class())
@@ -54,8 +63,11 @@ class Storage(Background):
                 self._make(claim)
 
     def _make(self, claim: Manifest) -> None:
+        volume = _volume(claim)
+        if self._make_folder is not None:
+            self._make_folder(claim["metadata"]["annotations"][_NODE], volume["spec"]["hostPath"]["path"])
         try:
-            self.api.create(_volume(claim))
+            self.api.create(volume)
         except Refused as refusal:
             # Made already, and not bound yet when the claim changed again.
             if refusal.code != httpx.codes.CONFLICT:

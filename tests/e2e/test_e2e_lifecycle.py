@@ -1,0 +1,106 @@
+"""From helm install to an answer, and back to nothing: the way of an office's administrator, on real nodes."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from shoal.plan.facts_json import facts_from_json
+from shoal.resource.bounds import quantity_bytes
+from testcluster.processes import wait_until
+from testcluster.serving_office import ROOT, SYSTEM, Serving
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+QUESTION: list[Any] = [{"role": "user", "content": "Name three animals that live in the sea."}]
+CACHE = "/var/lib/shoal"
+
+
+def stream(serving: Serving) -> str:
+    """An answer as it comes."""
+    asked: dict[str, Any] = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 32}
+    with serving.client() as client:
+        chunks = client.chat.completions.create(stream=True, **asked)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def cached(serving: Serving, node: str) -> int:
+    """Bytes of models that a node holds."""
+    folder = serving.office.workers[node].machine.path(CACHE)
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def memory_of(serving: Serving, pod: dict[str, Any]) -> tuple[int, int, int]:
+    """Of the pod's control group: bytes of its processes now, the most that it held with files, refused allocations."""
+    node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
+    (found,) = serving.office.workers[node].machine.memory_group.glob(f"kubepods/**/pod{uid}")
+    figures = dict(line.split() for line in (found / "memory.stat").read_text().splitlines())
+    peak, refused = (int((found / f"memory.{name}").read_text()) for name in ("max_usage_in_bytes", "failcnt"))
+    return int(figures["total_rss"]), peak, refused
+
+
+def test_from_install_to_answers_and_back(office: Serving) -> None:
+    for worker in office.office.workers.values():
+        shutil.rmtree(worker.machine.path(CACHE), ignore_errors=True)  # of tests before this one
+    said = office.install()
+    assert "shoal 0.1.0 is installed in shoal-system" in said
+    office.label_all()
+    office.kubectl("apply", "--namespace", office.namespace, "--filename", str(ROOT / "examples/smollm2.yaml"))
+    office.kubectl(
+        "wait", "--namespace", office.namespace, "--for=condition=Ready", "shardedmodel/smollm2", "--timeout=110s",
+        check=False,
+    )  # fmt: skip
+    office.wait_ready()
+
+    text = stream(office)
+    assert len(text) > 20
+    with office.client() as client:
+        whole = client.chat.completions.create(model="smollm2", messages=QUESTION, temperature=0, max_tokens=32)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens > 5
+
+    each_node_holds_its_own_blocks(office)
+    pods_stay_below_what_they_asked_for(office)
+    a_second_start_downloads_nothing(office)
+
+    office.kubectl("delete", "--namespace", office.namespace, "shardedmodel/smollm2", "--timeout=60s")
+    office.wait_for_nothing()
+    office.uninstall()
+
+
+def each_node_holds_its_own_blocks(serving: Serving) -> None:
+    facts = serving.office.api.get("v1", "configmaps", "smollm2-facts", namespace=serving.namespace)
+    known = facts_from_json(facts["data"]["facts.json"])
+    blocks = known.embed_bytes + sum(known.layer_bytes) + known.head_bytes
+    nodes = set(serving.stage_nodes().values())
+    held = {node: cached(serving, node) for node in serving.office.workers}
+    print(f"bytes of blocks in all: {blocks}; held: {held}")
+    assert all(held[node] > 0 for node in nodes)
+    assert all(held[node] == 0 for node in held if node not in nodes)
+    assert all(held[node] < 0.8 * blocks for node in nodes), held
+
+
+def pods_stay_below_what_they_asked_for(serving: Serving) -> None:
+    """What processes hold; the pages of files that they have read are the kernel's to give up."""
+    operators = serving.office.api.list("v1", "pods", namespace=SYSTEM)
+    for pod in [*serving.pods("stage"), *serving.pods("router"), *serving.pods("store"), *operators]:
+        asked = sum(quantity_bytes(each["resources"]["requests"]["memory"]) for each in pod["spec"]["containers"])
+        now, peak, refused = memory_of(serving, pod)
+        name = pod["metadata"]["name"]
+        print(f"{name}: asked for {asked >> 20} MiB, holds {now >> 20}, with files at most {peak >> 20}, {refused=}")
+        assert now <= asked, name
+
+
+def a_second_start_downloads_nothing(serving: Serving) -> None:
+    first = serving.pods("stage")
+    assert all(serving.pulled(pod)[0] > 0 for pod in first)
+    serving.kubectl("delete", "pods", "--namespace", serving.namespace, "--selector", "shoal.dev/role=stage")
+    serving.wait_ready()
+    wait_until(
+        lambda: len(serving.pods("stage")) == len(first), what="the stages' new pods", deadline_s=60.0, poll_s=0.5
+    )
+    for pod in serving.pods("stage"):
+        fetched, present = serving.pulled(pod)
+        print(f"{pod['metadata']['name']}: {fetched} bytes fetched, {present} were there")
+        assert (fetched, present > 0) == (0, True)
