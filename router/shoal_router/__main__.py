@@ -48,6 +48,7 @@ from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
 from shoal_router.watch.feed import Watch
+from shoal_router.watch.lost import LostStages
 from shoal_router.watch.picture import card_of
 
 
@@ -147,9 +148,15 @@ def run(settings: RouterSettings) -> None:
         lambda reason: families.rejected.labels(reason).inc(),
         grammars=grammars,
     )
-    metrics = (metrics_app(families.registry), figures) if figures is not None else None
+    lost = LostStages(runtime.look)
+    metrics = (metrics_app(families.registry, lost), figures) if figures is not None else None
+
+    def close_streams() -> None:
+        watch.close()
+        lost.close()
+
     companions = (grammars,) if model is None else (grammars, model)
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close, metrics, certificate))
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, close_streams, metrics, certificate))
     if traces is not None:
         traces.close()
 

@@ -60,6 +60,8 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
             open_to.append(view.facts)
         else:
             refused.append(why)
+    silent = _silent(observed)
+    open_to = [facts for facts in open_to if facts.name not in silent]
     relieved = _relieved(intent, observed)
     staying = [
         # What a running stage uses it has, whatever the device plugin says just now.
@@ -85,7 +87,9 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     if left is None:
         return Planned(None, problem="; ".join(kept.missing), moved=moved, look_again=look_again)
     before = observed.plan.standbys if observed.plan is not None else ()
-    plan = with_standbys(left, facts, open_to, wanted, previous=before, staying=staying)
+    left_by = _being_left(intent, left, observed)
+    free = [node for node in open_to if node.name not in left_by]
+    plan = with_standbys(left, facts, free, wanted, previous=before, staying=staying)
     return Planned(
         plan,
         moved=moved,
@@ -122,20 +126,42 @@ def _placed(intent: Intent, plan: Plan, observed: Observed, pipeline: int, stage
 
 
 def _relieved(intent: Intent, observed: Observed) -> set[str]:
-    """Nodes that are not Ready and whose stage is loaded elsewhere: waiting for them would gain nothing."""
+    """Nodes that are not Ready, or whose stage is gone by what the router says, and whose stage is loaded elsewhere:
+    waiting for them would gain nothing."""
     if observed.plan is None or not observed.plan.standbys:
         return set()
-    ready = {view.name for view in observed.nodes if view.ready}
+    there = {view.name for view in observed.nodes if view.ready} - _silent(observed)
     loaded = {
         (placed.stage.block_start, placed.stage.block_end)
         for placed in place_standbys(intent, observed.plan, observed)
-        if placed.stage.node in ready and _serves(observed.pod_of_stage(placed.name))
+        if placed.stage.node in there and _serves(observed.pod_of_stage(placed.name))
     }
     return {
         stage.node
         for pipeline in observed.plan.pipelines
         for stage in pipeline.stages
-        if stage.node not in ready and (stage.block_start, stage.block_end) in loaded
+        if stage.node not in there and (stage.block_start, stage.block_end) in loaded
+    }
+
+
+def _silent(observed: Observed) -> set[str]:
+    """Nodes whose stage is gone, as the router says: Kubernetes may not know it for most of a minute."""
+    if observed.plan is None:
+        return set()
+    stages = (stage for pipeline in observed.plan.pipelines for stage in pipeline.stages)
+    return {stage.node for stage in stages if names.stage_of(stage.address) in observed.lost}
+
+
+def _being_left(intent: Intent, plan: Plan, observed: Observed) -> set[str]:
+    """Nodes with the pod of a stage that is not in the plan: as long as it is there, its node may be gone.
+
+    A pod on a node without power ends when that node is back; until then nothing new is put there.
+    """
+    wanted = {each.name for each in (*place(intent, plan, observed), *place_standbys(intent, plan, observed))}
+    return {
+        pod["spec"].get("nodeName", "")
+        for pod in observed.pods_of(names.STAGE)
+        if pod["metadata"]["labels"].get(names.NAME_LABEL) not in wanted
     }
 
 

@@ -1,4 +1,4 @@
-"""The router's second port: `/metrics`, for Prometheus and nobody else.
+"""The router's second port, for the cluster: `/metrics` for Prometheus, and `/lost` for the operator.
 
 Apart from the API's port, so that whoever may ask the model need not be shown how busy it is, and so that a client's
 load, limits and keys do not stand between Prometheus and the figures. It is served on the router's event loop: what is
@@ -11,15 +11,20 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from shoal_router.watch.lost import LostStages
 
-def metrics_app(registry: CollectorRegistry) -> Starlette:
-    """The ASGI application; whatever is not `/metrics` is a 404."""
+
+def metrics_app(registry: CollectorRegistry, lost: LostStages) -> Starlette:
+    """The ASGI application; whatever is neither `/metrics` nor `/lost` is a 404."""
 
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
-    return Starlette(routes=[Route("/metrics", metrics)])
+    async def lost_stages(_: Request) -> Response:
+        return StreamingResponse(lost.lines(), media_type="application/jsonl")
+
+    return Starlette(routes=[Route("/metrics", metrics), Route("/lost", lost_stages)])
