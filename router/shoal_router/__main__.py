@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from shoal import __version__
+from shoal.api_keys import ApiKeys
 from shoal.errors import PlanError, ShoalError
 from shoal.leave import leave
 from shoal.logs import log_to_stderr
@@ -29,7 +30,6 @@ from shoal.vocabulary import read_vocabulary
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
-from shoal_router.api.keys import ApiKeys
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
