@@ -34,6 +34,7 @@ from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
 from shoal_router.https import ServerCertificate
+from shoal_router.measure import TEXT, Measurer
 from shoal_router.metrics.families import Families
 from shoal_router.metrics.levels import Levels
 from shoal_router.metrics.listen import metrics_app
@@ -42,7 +43,7 @@ from shoal_router.metrics.requests import MeteredGenerator
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of, read_plan
 from shoal_router.schedule.policy import SpeculationSettings
-from shoal_router.serve import listen, serve
+from shoal_router.serve import Companion, listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
@@ -144,8 +145,19 @@ def run(settings: RouterSettings) -> None:
         traces,
         lambda reason: families.rejected.labels(reason).inc(),
     )
-    metrics = (metrics_app(families.registry), figures) if figures is not None else None
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, model, watch.close, metrics, certificate))
+    companions: list[Companion] = [] if model is None else [model]
+    measurer = None
+    if settings.measure:
+        prompt = text.encode(TEXT, add_special_tokens=True)
+        measurer = Measurer(runtime, lambda: read_plan(settings.plan), prompt)
+        companions.append(measurer)
+    metrics = None
+    if figures is not None:
+        metrics = (
+            metrics_app(families.registry, lambda: measurer.measured if measurer is not None else None),
+            figures,
+        )
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close, metrics, certificate))
     if traces is not None:
         traces.close()
 

@@ -16,7 +16,7 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import uvicorn
@@ -63,7 +63,7 @@ class Runtime(Generator, Protocol):
 
 
 class Companion(Protocol):
-    """What the runtime uses while it lives: the draft model's client. Its absence costs speed, nothing else."""
+    """What goes on beside the runtime: the draft model's client, the measurer. Its absence costs no answer."""
 
     async def start(self) -> None:
         """Begin; returns at once."""
@@ -117,7 +117,7 @@ async def serve(
     runtime: Runtime,
     bound: socket.socket,
     grace_seconds: float,
-    companion: Companion | None = None,
+    companions: Sequence[Companion] = (),
     when_stopping: Callable[[], None] = lambda: None,
     metrics: tuple[Starlette, socket.socket] | None = None,
     certificate: ServerCertificate | None = None,
@@ -144,7 +144,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    if companion is not None:
+    for companion in companions:
         await companion.start()
     await runtime.start()
     tasks.add(asyncio.create_task(_announce_ready(runtime), name="announce ready"))
@@ -167,7 +167,7 @@ async def serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await runtime.stop()
-        if companion is not None:
+        for companion in companions:
             await companion.stop()
 
 
