@@ -22,14 +22,17 @@ class BenchModel:
     checkpoint: Path
 
 
-def smollm2(precision: Precision = Precision.INT4) -> BenchModel:
-    """The model in `precision`. Raises what fetching and compiling raise."""
+def smollm2(precision: Precision = Precision.INT4, *, keep_stored: bool = False) -> BenchModel:
+    """The model in `precision`, with `keep_stored` in its file's own 4-bit numbers. Raises what fetching and compiling
+    raise."""
     source = load_sharded_model(_EXAMPLE).spec.model.source
     assert source is not None, "the example names a source"
     resolved = resolve_source(source.uri, checkpoints_dir(), source.sha256)
     # A directory that is there is never compiled again; one of an older compiler must not be what is measured.
-    directory = models_dir() / f"bench-smollm2-{precision.lower()}-format{FORMAT}"
-    compile_model(resolved, directory, CompileOptions(precision=precision, name="smollm2"))
+    kind = f"{precision.lower()}{'-stored' if keep_stored else ''}"
+    directory = models_dir() / f"bench-smollm2-{kind}-format{FORMAT}"
+    options = CompileOptions(precision=precision, name="smollm2", keep_stored=keep_stored)
+    compile_model(resolved, directory, options)
     return BenchModel(directory, resolved.path)
 
 

@@ -107,6 +107,7 @@ class Manifest(_Frozen):
     source_sha256: Sha256 = Field(description="digest of the checkpoint's bytes or of its file digests")
     precision: Precision
     group_size: int | None = Field(default=None, description="columns that share a scale; None = per row")
+    keeps_stored: bool = Field(default=False, description="layers hold the checkpoint's own 4-bit numbers; for CPUs")
     shape: ModelShape
     tied_embeddings: bool
     bos_token_id: int | None = None
@@ -126,6 +127,8 @@ class Manifest(_Frozen):
     def canonical_json(self) -> bytes:
         """The manifest's bytes: sorted keys, no white space, UTF-8."""
         data = self.model_dump(mode="json")
+        if not self.keeps_stored:
+            del data["keeps_stored"]  # model directories from before there was the field keep their digest
         return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
     @property

@@ -3,7 +3,7 @@
 `paper_ring`: greedy, a draft model that is waited for before every verification, a fixed number of drafts, one chunk of
 a sequence in flight. It runs on shoal's own stages, so that the ratio shows the way and nothing else. `shoal_ring`: as
 `mode: Auto` does it. The target is the deep fixture in INT8, the draft model SmolLM2 in INT4, which computes the same
-text but for quantisation: its acceptance is measured, not set.
+text but for quantisation (it keeps the 4-bit numbers of its file): its acceptance is measured, not set.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PLAIN: dict[str, Any] = {"speculation": {"mode": "Off"}}
 
 FIXTURE = (
     f"The target is the deep fixture in INT8 (SmolLM2-135M with {DEPTH - 1} pass-through layers after each of its "
-    "own), the draft model SmolLM2-135M in INT4; the paper has Llama 3.1 8B and Llama 3.2 1B, both in INT4."
+    "own), the draft model SmolLM2-135M in its file's own 4 bits; the paper has Llama 3.1 8B and Llama 3.2 1B, both in "
+    "INT4."
 )
 CORES = (
     "Nodes are processes on the two cores of one machine, which the draft model and the router share with them; the "
@@ -79,4 +80,4 @@ class Fixtures:
 def fixtures() -> Fixtures:
     """Compiled once into the cache. Raises what compiling raises."""
     target = deep_smollm2(Precision.INT8)
-    return Fixtures(target, smollm2(Precision.INT4), load_text_model(target.directory), two_cores())
+    return Fixtures(target, smollm2(Precision.INT4, keep_stored=True), load_text_model(target.directory), two_cores())

@@ -53,13 +53,21 @@ class ModelFacts:
             head_bytes=sizes[-1],
             largest_tensors=tuple(size // share for size, share in zip(sizes, shares, strict=True)),
             digest=manifest.digest,
-            layer_weights=_weights(sizes[1:-1], manifest.shape, manifest.precision, manifest.group_size),
+            layer_weights=_weights(
+                sizes[1:-1], manifest.shape, manifest.precision, manifest.group_size, zero_points=manifest.keeps_stored
+            ),
             head_weights=manifest.shape.vocab_size * manifest.shape.hidden_size,
         )
 
     @classmethod
     def of_sizes(
-        cls, shape: ModelShape, block_bytes: Sequence[int], precision: Precision, group_size: int | None
+        cls,
+        shape: ModelShape,
+        block_bytes: Sequence[int],
+        precision: Precision,
+        group_size: int | None,
+        *,
+        zero_points: bool = False,
     ) -> ModelFacts:
         """The facts of a model that is not compiled yet, by the same rules."""
         embed, *layers, head = block_bytes
@@ -69,7 +77,7 @@ class ModelFacts:
             layer_bytes=tuple(layers),
             head_bytes=head,
             largest_tensors=(embed, *(size // 3 for size in layers), head),
-            layer_weights=_weights(layers, shape, precision, group_size),
+            layer_weights=_weights(layers, shape, precision, group_size, zero_points=zero_points),
             head_weights=shape.vocab_size * shape.hidden_size,
         )
 
@@ -79,12 +87,14 @@ class ModelFacts:
         return self.embed_bytes + sum(self.layer_bytes) + self.head_bytes
 
 
-def _weights(sizes: Sequence[int], shape: ModelShape, precision: Precision, group_size: int | None) -> tuple[int, ...]:
+def _weights(
+    sizes: Sequence[int], shape: ModelShape, precision: Precision, group_size: int | None, *, zero_points: bool
+) -> tuple[int, ...]:
     """How many weights layers of these sizes hold: a model directory stores each in its precision, and of quantised
-    ones a 16-bit scale for a group of columns (for a whole row without groups)."""
+    ones a 16-bit scale, and zero point, for a group of columns (for a whole row without groups)."""
     bytes_each = _BYTES[precision]
     if precision in (Precision.INT4, Precision.INT8):
-        bytes_each += 2 / (group_size or shape.hidden_size)
+        bytes_each += (4 if zero_points else 2) / (group_size or shape.hidden_size)
     return tuple(round(size / bytes_each) for size in sizes)
 
 

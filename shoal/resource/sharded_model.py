@@ -57,8 +57,9 @@ class ShardedModelSpec(Object):
     """How weights are stored when a source is compiled. A volume's model keeps its own."""
 
     group_size: Literal[32, 64, 128] | None = None
-    """INT4 only: columns that share a scale. Without it: the largest of 128, 64 and 32 that divides the layer's
-    columns."""
+    """INT4 only: columns that share a scale. Without it: where only CPUs may serve (devices: [CPU]), a GGUF file whose
+    layers are in 4 bits keeps its own numbers, which is more exact and a little slower; otherwise the largest of 128,
+    64 and 32 that divides the layer's columns."""
 
     execution: Execution = Field(default_factory=Execution)
     """How stages compute."""
@@ -91,6 +92,11 @@ class ShardedModelSpec(Object):
 
     image: Images = Field(default_factory=Images)
     """Container images."""
+
+    @property
+    def keeps_stored(self) -> bool:
+        """Whether a source in 4 bits keeps its own numbers when it is compiled: see group_size."""
+        return self.precision is Precision.INT4 and self.group_size is None and self.devices == (Device.CPU,)
 
     @rule(
         cel="!has(self.groupSize) || self.precision == 'INT4'",

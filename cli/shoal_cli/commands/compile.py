@@ -28,32 +28,38 @@ def compile(
     ] = None,
     precision: Annotated[Precision | None, typer.Option(help="How weights are stored; default INT4.")] = None,
     group_size: Annotated[int | None, typer.Option(help="INT4: columns that share a scale; default: chosen.")] = None,
+    keep_stored: Annotated[
+        bool,
+        typer.Option("--keep-stored", help="INT4, for CPUs: a GGUF file in 4 bits keeps its own numbers."),
+    ] = False,
     name: Annotated[str | None, typer.Option(help="The model's name; default: the checkpoint's.")] = None,
     sha256: Annotated[str | None, typer.Option(help="Digest that the source file must have.")] = None,
 ) -> None:
     """Compile a checkpoint into a model directory, once for every later cut into stages."""
     from shoal.errors import UsageError
     from shoal.resource import load_sharded_model
-    from shoal_cli.local.models import cache_path, compile_source, source_reference, with_options
+    from shoal_cli.local.models import cache_path, compile_source, options_of, source_reference, with_options
+    from shoal_stage.compile import CompileOptions
 
     if Path(source).suffix in (".yaml", ".yml"):
         model = with_options(load_sharded_model(Path(source)), precision, group_size)
+        if keep_stored:
+            raise UsageError("--keep-stored goes with a checkpoint; of a ShardedModel `devices: [CPU]` says it")
         checkpoint = model.spec.model.source
         if checkpoint is None:
             raise UsageError(f"{source} names a volume, whose model is compiled already: there is nothing to compile")
         directory = compile_source(
             source_reference(model, checkpoint),
             (output or cache_path(model, checkpoint)).absolute(),
-            model.spec.precision,
-            model.spec.group_size,
+            options_of(model, name),
             sha256 or checkpoint.sha256,
-            name,
         )
     else:
         chosen = precision or Precision.INT4
         if output is None:
             output = Path(f"{name or stem_of(source)}-{chosen}")
-        directory = compile_source(source, output.absolute(), chosen, group_size, sha256, name)
+        options = CompileOptions(chosen, group_size, name, keep_stored)
+        directory = compile_source(source, output.absolute(), options, sha256)
     typer.echo(directory)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.manifest import MANIFEST_FILE, Manifest, Precision, read_manifest, verify_files
+from shoal.plan.document import Device
 from shoal.plan.facts import ModelFacts
 from shoal.resource import ModelSpec, ShardedModel, Source, SpeculativeMode, Volume
 from shoal.vocabulary import check_draft_vocabulary, read_vocabulary
@@ -21,7 +22,7 @@ from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.terminal import progress
 
 if TYPE_CHECKING:
-    from shoal_stage.compile import CheckpointFacts
+    from shoal_stage.compile import CheckpointFacts, CompileOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ def find_or_compile(model: ShardedModel, *, verify: bool = False) -> LocalModel:
     assert source is not None, "ModelSpec has exactly one of source and volume"
     path = cache_path(model, source)
     if not is_compiled(path):
-        compile_source(
-            source_reference(model, source), path, model.spec.precision, model.spec.group_size, source.sha256
-        )
+        compile_source(source_reference(model, source), path, options_of(model), source.sha256)
     return _open(path, verify)
 
 
@@ -68,6 +67,7 @@ def find_or_compile_draft(model: ShardedModel, target: LocalModel, *, verify: bo
             "model": ModelSpec(source=draft.source, volume=draft.volume),
             "precision": draft.precision,
             "group_size": None,
+            "devices": (Device.CPU,),
         }
     )
     metadata = model.metadata.model_copy(update={"name": f"{model.metadata.name}-draft"})
@@ -95,7 +95,9 @@ def model_facts(model: ShardedModel, *, fetch: bool) -> ModelFacts:
             "(of an hf:// repository its config.json only), or run it once with `shoal run`"
         )
     facts = _described(model, source, checkpoint)
-    return ModelFacts.of_sizes(facts.shape, facts.block_bytes, facts.precision, facts.group_size)
+    return ModelFacts.of_sizes(
+        facts.shape, facts.block_bytes, facts.precision, facts.group_size, zero_points=facts.zero_points
+    )
 
 
 def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> CheckpointFacts:
@@ -110,31 +112,37 @@ def _described(model: ShardedModel, source: Source, checkpoint: Path | None) -> 
     if checkpoint is None:
         with shown() as report:
             checkpoint = resolve_source(reference, checkpoints_dir(), source.sha256, report).path
-    return describe_checkpoint(checkpoint, precision, group_size)
+    return describe_checkpoint(checkpoint, precision, group_size, keep_stored=model.spec.keeps_stored)
 
 
 def compile_source(
     reference: str,
     output: Path,
-    precision: Precision,
-    group_size: int | None,
+    options: CompileOptions,
     sha256: str | None,
-    name: str | None = None,
 ) -> Path:
     """Fetch and compile a checkpoint, with a progress bar on stderr; goes on where an interrupted one stopped."""
     notes: list[str] = []
     progress().print(f"fetching {reference}")
     with progress().status("loading the compiler"):
-        from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+        from shoal_stage.compile import compile_model, resolve_source
         from shoal_stage.compile.progress import shown
     with shown() as report:
         resolved = resolve_source(reference, checkpoints_dir(), sha256, report)
-        progress().print(f"compiling {resolved.path.name} to {precision}: {output}")
+        progress().print(f"compiling {resolved.path.name} to {options.precision}: {output}")
         output.parent.mkdir(parents=True, exist_ok=True)
-        directory = compile_model(resolved, output, CompileOptions(precision, group_size, name), report, notes.append)
+        directory = compile_model(resolved, output, options, report, notes.append)
     for note in notes:
         progress().print(f"note: {note}")
     return directory
+
+
+def options_of(model: ShardedModel, name: str | None = None) -> CompileOptions:
+    """How the ShardedModel wants its source compiled."""
+    from shoal_stage.compile import CompileOptions
+
+    spec = model.spec
+    return CompileOptions(spec.precision, spec.group_size, name, spec.keeps_stored)
 
 
 def with_options(model: ShardedModel, precision: Precision | None, group_size: int | None) -> ShardedModel:
@@ -171,7 +179,7 @@ def volume_path(volume: Volume) -> Path:
 def cache_path(model: ShardedModel, source: Source) -> Path:
     """The directory in the cache that belongs to the source; it need not exist."""
     spec = model.spec
-    facts = {
+    facts: dict[str, object] = {
         "uri": source.uri,
         "sha256": source.sha256,
         "revision": spec.model.revision,
@@ -179,6 +187,8 @@ def cache_path(model: ShardedModel, source: Source) -> Path:
         "precision": spec.precision,
         "groupSize": spec.group_size,
     }
+    if spec.keeps_stored:
+        facts["keepsStored"] = True
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return models_dir() / f"{model.metadata.name}-{key}"
 

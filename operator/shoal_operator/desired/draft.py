@@ -44,6 +44,7 @@ def draft_intent(intent: Intent) -> Intent | None:
         "model": ModelSpec(source=draft.source, volume=draft.volume),
         "precision": draft.precision,
         "group_size": None,
+        "devices": (Device.CPU,),
     }
     spec = intent.model.spec.model_copy(update=changes)
     return replace(intent, model=intent.model.model_copy(update={"spec": spec}))

@@ -36,6 +36,8 @@ def model_key(intent: Intent) -> str:
     wanted = spec.model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"served_names"})
     if spec.model.source is not None:
         wanted |= {"precision": spec.precision.value, "groupSize": spec.group_size}
+        if spec.keeps_stored:
+            wanted |= {"keepsStored": True}
     return names.digest_of(wanted)[:8]
 
 
@@ -134,6 +136,7 @@ def _source_options(intent: Intent) -> list[str]:
         f"--cache={STORE}/checkpoints",
         f"--precision={spec.precision.value}",
         *([f"--group-size={spec.group_size}"] if spec.group_size is not None else []),
+        *(["--keep-stored"] if spec.keeps_stored else []),
         *([f"--sha256={source.sha256}"] if source.sha256 else []),
     ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import openvino as ov
@@ -15,18 +16,38 @@ from shoal_stage.compile.architecture import Architecture
 from shoal_stage.compile.graph.ends import embedding, head
 from shoal_stage.compile.graph.nodes import NodeLike
 from shoal_stage.compile.graph.shared import SHARED_NODES
-from shoal_stage.compile.quantise import Scheme, choose_group
-from shoal_stage.compile.readers.checkpoint import EMBEDDING, FINAL_NORM, OUTPUT, Checkpoint, layer_prefix
+from shoal_stage.compile.quantise import STORED_GROUP, Scheme, choose_group
+from shoal_stage.compile.readers.checkpoint import (
+    EMBEDDING,
+    FINAL_NORM,
+    OUTPUT,
+    Checkpoint,
+    TensorView,
+    layer_prefix,
+)
 from shoal_stage.compile.weights import linear, weight_node
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How weights are stored: `layers` and `ends` (embedding and head) are None when the precision is F16 or F32."""
+    """How weights are stored: `layers` and `ends` (embedding and head) are None when the precision is F16 or F32.
+
+    `own`: tensors of layers that are stored in another way, by name.
+    """
 
     precision: Precision
     layers: Scheme | None
     ends: Scheme | None
+    own: Mapping[str, Scheme] = field(default_factory=dict)
+
+    @property
+    def keeps_stored(self) -> bool:
+        """Whether layers hold the checkpoint's own numbers."""
+        return self.layers is not None and self.layers.kept
+
+    def of_layer(self, name: str) -> Scheme | None:
+        """How that tensor of a layer is stored."""
+        return self.own.get(name, self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,31 @@ def storage_for(architecture: Architecture, precision: Precision, group_size: in
     return Storage(precision, Scheme(4, group=group_size), rows)
 
 
+def keeping_stored(storage: Storage, tensors: Mapping[str, TensorView]) -> Storage:
+    """The storage that keeps the numbers of a checkpoint whose layers are in 4 bits; of any other the one given.
+
+    What such a file holds in more bits its author found to need them: it gets INT8. The storage must be INT4's.
+    """
+    matrices = {name: view for name, view in tensors.items() if _is_layer_matrix(name, view)}
+    kept = {name: view.stored for name, view in matrices.items() if view.stored is not None}
+    if 2 * sum(_count(matrices[name]) for name in kept) < sum(map(_count, matrices.values())) or not kept:
+        return storage
+    layers = Scheme(4, STORED_GROUP, kept=True, zero_points=any(stored.zero_points for stored in kept.values()))
+    schemes = {name: replace(layers, zero_points=stored.zero_points) for name, stored in kept.items()}
+    schemes |= {name: Scheme(8, None) for name in matrices.keys() - kept.keys()}
+    own = {name: scheme for name, scheme in sorted(schemes.items()) if scheme != layers}
+    return replace(storage, layers=layers, own=own)
+
+
+def _is_layer_matrix(name: str, view: TensorView) -> bool:
+    return len(view.shape) == 2 and name not in (EMBEDDING, OUTPUT)
+
+
+def _count(view: TensorView) -> int:
+    rows, columns = view.shape
+    return rows * columns
+
+
 def build_block(checkpoint: Checkpoint, block: BlockName, storage: Storage) -> ov.Model:
     """The block's graph with its weights read, stored in their precision. Memory: one block."""
     architecture = checkpoint.architecture
@@ -101,7 +147,7 @@ def _layer(checkpoint: Checkpoint, layer: int, storage: Storage) -> ov.Model:
         return checkpoint.tensor(prefix + name).whole()
 
     def project(x: NodeLike, name: str) -> Node:
-        return linear(x, _node(checkpoint, prefix + name, storage, storage.layers))
+        return linear(x, _node(checkpoint, prefix + name, storage, storage.of_layer(prefix + name)))
 
     return checkpoint.family.build_layer(checkpoint.architecture, layer, tensor, project)
 

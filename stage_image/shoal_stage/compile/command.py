@@ -18,7 +18,9 @@ DEFAULT_CACHE = Path("~/.cache/shoal/checkpoints")
 def compile_command(argv: Sequence[str]) -> None:
     """Parse the arguments, fetch, compile; raises ShoalError."""
     arguments = _parser().parse_args(argv)
-    options = CompileOptions(Precision(arguments.precision), arguments.group_size, arguments.name)
+    options = CompileOptions(
+        Precision(arguments.precision), arguments.group_size, arguments.name, arguments.keep_stored
+    )
     with shown() as progress:
         source = resolve_source(arguments.source, arguments.cache.expanduser(), arguments.sha256, progress)
         notes: list[str] = []
@@ -40,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, help="model directory to write")
     parser.add_argument("--precision", choices=[str(p) for p in Precision], default=str(Precision.INT4))
     parser.add_argument("--group-size", type=int, help="columns that share a scale (INT4); chosen when left out")
+    parser.add_argument(
+        "--keep-stored", action="store_true", help="INT4, for CPUs: a GGUF file in 4 bits keeps its own numbers"
+    )
     parser.add_argument("--name", help="the model's name; the checkpoint's when left out")
     parser.add_argument("--sha256", help="expected digest of the source file")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="where downloads are kept")

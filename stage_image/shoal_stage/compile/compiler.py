@@ -14,7 +14,7 @@ import openvino as ov
 import shoal
 from shoal.errors import ManifestError, UsageError
 from shoal.manifest import MANIFEST_FILE, Block, BlockKind, Manifest, Precision, read_manifest
-from shoal_stage.compile.blocks import BlockName, Storage, block_names, build_block, storage_for
+from shoal_stage.compile.blocks import BlockName, Storage, block_names, build_block, keeping_stored, storage_for
 from shoal_stage.compile.check import check_layer
 from shoal_stage.compile.estimate import block_bytes
 from shoal_stage.compile.fetch import ResolvedSource
@@ -32,11 +32,16 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """What the user chooses. `group_size` None lets the compiler choose; `name` None takes the checkpoint's name."""
+    """What the user chooses. `group_size` None lets the compiler choose; `name` None takes the checkpoint's name.
+
+    `keep_stored`: with INT4, a GGUF file whose layers are in 4 bits keeps its own numbers. Only CPUs take their zero
+    points.
+    """
 
     precision: Precision = Precision.INT4
     group_size: int | None = None
     name: str | None = None
+    keep_stored: bool = False
 
 
 def compile_model(
@@ -54,7 +59,7 @@ def compile_model(
     """
     path = source.path if isinstance(source, ResolvedSource) else source
     checkpoint = open_checkpoint(path)
-    storage = storage_for(checkpoint.architecture, options.precision, options.group_size)
+    storage = _storage(checkpoint, options)
     tokenizer = build_tokenizer(checkpoint.tokenizer, checkpoint.architecture.vocab_size)
     for text in (*checkpoint.architecture.notes, *tokenizer.notes):
         note(text)
@@ -78,6 +83,7 @@ def compile_model(
             source_sha256=source_sha256,
             precision=options.precision,
             group_size=storage.layers.group if storage.layers else None,
+            keeps_stored=storage.keeps_stored,
             shape=checkpoint.architecture.shape(),
             tied_embeddings=checkpoint.architecture.tied_embeddings,
             bos_token_id=tokenizer.bos_token_id,
@@ -90,6 +96,15 @@ def compile_model(
         workplace.publish(destination)
     progress(Report("done", total, total))
     return destination
+
+
+def _storage(checkpoint: Checkpoint, options: CompileOptions) -> Storage:
+    storage = storage_for(checkpoint.architecture, options.precision, options.group_size)
+    if not options.keep_stored:
+        return storage
+    if options.precision is not Precision.INT4 or options.group_size is not None:
+        raise UsageError("a checkpoint's own 4-bit numbers are kept with INT4 and without a group size: choose one")
+    return keeping_stored(storage, checkpoint.tensors)
 
 
 def _write(checkpoint: Checkpoint, place: BlockName, storage: Storage, workplace: Workplace) -> Block:
@@ -129,7 +144,8 @@ def _existing(destination: Path, source_sha256: str, storage: Storage) -> Path:
     except ManifestError:
         raise UsageError(f"{destination} exists and is no model directory: choose another output") from None
     group = storage.layers.group if storage.layers else None
-    if (manifest.source_sha256, manifest.precision, manifest.group_size) == (source_sha256, storage.precision, group):
+    found = manifest.source_sha256, manifest.precision, manifest.group_size, manifest.keeps_stored
+    if found == (source_sha256, storage.precision, group, storage.keeps_stored):
         return destination
     raise UsageError(
         f"{destination} holds {manifest.name} in {manifest.precision} from another checkpoint or with other options: "

@@ -21,6 +21,8 @@ def sizes_of_source(
     precision: Precision,
     group_size: int | None = None,
     sha256: str | None = None,
+    *,
+    keep_stored: bool = False,
     progress: OnProgress = silent,
 ) -> ModelFacts:
     """The facts of the model that the source would become. Raises CheckpointError, UsageError, ResourceError,
@@ -28,5 +30,8 @@ def sizes_of_source(
     if source.startswith("hf://") and not source.endswith(".gguf"):
         found = describe_config(fetch_config(source, cache), precision, group_size)
     else:
-        found = describe_checkpoint(resolve_source(source, cache, sha256, progress).path, precision, group_size)
-    return ModelFacts.of_sizes(found.shape, found.block_bytes, found.precision, found.group_size)
+        path = resolve_source(source, cache, sha256, progress).path
+        found = describe_checkpoint(path, precision, group_size, keep_stored=keep_stored)
+    return ModelFacts.of_sizes(
+        found.shape, found.block_bytes, found.precision, found.group_size, zero_points=found.zero_points
+    )

@@ -1,7 +1,7 @@
 """From a tensor of the checkpoint to a node of the graph, in the precision asked for, a few rows at a time.
 
-The chain Constant -> Convert -> Multiply -> Reshape -> Convert is what NNCF writes and what the plugins recognise as a
-compressed weight.
+The chain Constant -> Convert (-> Subtract) -> Multiply -> Reshape -> Convert is what NNCF writes and what the plugins
+recognise as a compressed weight. Zero points that are no whole numbers, which the CPU plugin takes, are ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openvino._offline_transformations import compress_model_transformation
 from shoal.errors import CheckpointError
 from shoal.manifest import Precision
 from shoal_stage.compile.graph.nodes import NodeLike, integers
-from shoal_stage.compile.quantise import Floats, Scheme, pack4, quantise
+from shoal_stage.compile.quantise import Floats, Quantised, Scheme, keep, pack4, quantise
 from shoal_stage.compile.readers.checkpoint import TensorView
 
 CHUNK_BYTES = 16 << 20
@@ -92,17 +92,29 @@ def _quantised(view: TensorView, scheme: Scheme) -> Node:
     groups = columns // group
     # A single group is a row: the plugins then want the plain matrix [rows, columns] and scales [rows, 1].
     full, small = ((rows, columns), (rows, 1)) if groups == 1 else ((rows, groups, group), (rows, groups, 1))
-    numbers, number_bytes = _allocate(ov.Type.i4 if packed else ov.Type.i8, full)
+    unsigned = ov.Type.u4 if scheme.zero_points else ov.Type.i4
+    numbers, number_bytes = _allocate(unsigned if packed else ov.Type.i8, full)
     scales, scale_view = _allocate(ov.Type.f16, small)
+    points, point_view = _allocate(ov.Type.f16, small if scheme.zero_points else (0, 1))
     flat = number_bytes.reshape(-1).view(np.uint8)
     row_bytes = columns // 2 if packed else columns
     for start, end, values in chunks(view):
-        part = quantise(values, scheme)
+        part = _stored(view, start, end, values, scheme) if scheme.kept else quantise(values, scheme)
         flat[start * row_bytes : end * row_bytes] = (
             pack4(part.numbers) if packed else part.numbers.reshape(-1).view(np.uint8)
         )
         scale_view[start:end] = part.scales.reshape(end - start, *small[1:])
-    node = op.multiply(op.convert(_constant(numbers), "f16"), _constant(scales))
+        if part.zero_points is not None:
+            point_view[start:end] = part.zero_points.reshape(end - start, *small[1:])
+    node = op.convert(_constant(numbers), "f16")
+    if scheme.zero_points:
+        node = op.subtract(node, _constant(points))
+    node = op.multiply(node, _constant(scales))
     if groups != 1:
         node = op.reshape(node, integers(rows, columns), special_zero=False)
     return op.convert(node, "f32")
+
+
+def _stored(view: TensorView, start: int, end: int, values: Floats, scheme: Scheme) -> Quantised:
+    assert view.stored is not None, "only what the checkpoint holds in 4 bits is kept"
+    return keep(values, view.stored.grid(start, end), scheme)

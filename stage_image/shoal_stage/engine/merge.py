@@ -28,10 +28,12 @@ LARGEST_MERGED: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Quantised:
-    """What `shoal_stage.compile.weights` writes: numbers [rows, (groups,) columns] x scales, reshaped to a matrix."""
+    """What `shoal_stage.compile.weights` writes: numbers [rows, (groups,) columns], less their zero points if there are
+    any, x scales, reshaped to a matrix."""
 
     numbers: Constant
     scales: Constant
+    zero_points: Constant | None
     columns: int
 
     @property
@@ -42,7 +44,8 @@ class _Quantised:
     def kind(self) -> tuple[object, ...]:
         """Weights of one kind can stand in one constant, row below row."""
         numbers, scales = (tuple(node.get_output_shape(0))[1:] for node in (self.numbers, self.scales))
-        return self.numbers.get_element_type(), numbers, self.scales.get_element_type(), scales
+        has_zero_points = self.zero_points is not None
+        return self.numbers.get_element_type(), numbers, self.scales.get_element_type(), scales, has_zero_points
 
     @property
     def bytes(self) -> int:
@@ -76,10 +79,10 @@ def _merge(products: list[Node], largest: int) -> int:
     if sum(weight.bytes for weight in weights) > largest:
         return 0
     rows = [weight.rows for weight in weights]
-    joint = op.multiply(
-        op.convert(_stack([weight.numbers for weight in weights]), weights[0].scales.get_element_type()),
-        _stack([weight.scales for weight in weights]),
-    )
+    joint = op.convert(_stack([weight.numbers for weight in weights]), weights[0].scales.get_element_type())
+    if zero_points := [weight.zero_points for weight in weights if weight.zero_points is not None]:
+        joint = op.subtract(joint, _stack(zero_points))
+    joint = op.multiply(joint, _stack([weight.scales for weight in weights]))
     if joint.get_output_partial_shape(0).rank.get_length() > 2:
         joint = op.reshape(joint, integers(sum(rows), weights[0].columns), special_zero=False)
     product = op.matmul(products[0].input_value(0), op.convert(joint, "f32"), transpose_a=False, transpose_b=True)
@@ -103,10 +106,15 @@ def _read_weight(product: Node) -> _Quantised | None:
     if node.get_type_name() != "Multiply":
         return None
     converted, scales = (node.input_value(index).get_node() for index in (0, 1))
+    zero_points = None
+    if converted.get_type_name() == "Subtract":
+        converted, zero_points = (converted.input_value(index).get_node() for index in (0, 1))
+        if not isinstance(zero_points, Constant):
+            return None
     if converted.get_type_name() != "Convert" or not isinstance(scales, Constant):
         return None
     numbers = converted.input_value(0).get_node()
-    return _Quantised(numbers, scales, columns) if isinstance(numbers, Constant) else None
+    return _Quantised(numbers, scales, zero_points, columns) if isinstance(numbers, Constant) else None
 
 
 def _stack(constants: list[Constant]) -> Node:

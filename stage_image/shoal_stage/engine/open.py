@@ -30,6 +30,11 @@ def open_engine(
     """
     if settings.device is Device.NPU:
         raise UsageError("no engine of this version runs on the NPU, which takes fixed shapes only: use the GPU or CPU")
+    if settings.device is not Device.CPU and manifest.keeps_stored:
+        raise UsageError(
+            f"{directory} keeps its checkpoint's own 4-bit numbers, whose zero points only CPUs take: "
+            "compile it for the GPU, with a group size or without --keep-stored"
+        )
     if settings.device is not Device.CPU:
         _compare_with_cpu(kind, directory, manifest, start, min(end, start + _SAMPLE_BLOCKS), settings)
     engine = _load(kind, directory, manifest, start, end, settings)

@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument("--cache", type=Path, required=True, help="where downloads are kept")
     sizes.add_argument("--precision", choices=[str(each) for each in Precision], default=str(Precision.INT4))
     sizes.add_argument("--group-size", type=int)
+    sizes.add_argument("--keep-stored", action="store_true", help="INT4: as `compile --keep-stored`")
     sizes.add_argument("--sha256", help="expected digest of the source file")
     sizes.add_argument("--to", type=Path, required=True, help="file to write, such as /dev/termination-log")
     sizes.set_defaults(run=_sizes)
@@ -75,7 +76,8 @@ def _sizes(arguments: argparse.Namespace) -> None:
             Precision(arguments.precision),
             arguments.group_size,
             arguments.sha256,
-            progress,
+            keep_stored=arguments.keep_stored,
+            progress=progress,
         )
     arguments.to.write_text(facts_to_json(facts), encoding="utf-8")
 

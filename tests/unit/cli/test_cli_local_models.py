@@ -101,6 +101,7 @@ def test_the_directory_s_name_follows_from_everything_that_shapes_the_model(cach
         f"{uri}, revision: abc}}",
         f"{uri}}}, precision: INT8",
         f"{uri}}}, groupSize: 32",
+        f"{uri}}}, devices: [CPU]",
         "model: {source: {uri: 'hf://org/other'}}",
         f"model: {{source: {{uri: 'hf://org/repo', sha256: {'a' * 64}}}}}",
     ]

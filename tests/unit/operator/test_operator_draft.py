@@ -47,6 +47,25 @@ async def test_it_runs_beside_the_router(office, speculative):
     assert "llama-8b-draft-facts" in office.names(CONFIG_MAP)
 
 
+async def test_one_in_4_bits_keeps_its_numbers_which_the_gpu_s_model_does_not(office):
+    ask(office, {"draft": {"source": {"uri": "hf://org/draft"}}}, model={"source": {"uri": "hf://org/model"}})
+    await office.settle(rounds=14)
+    commands = {
+        kind: [
+            container["command"]
+            for job in office.cluster.of_kind(JOB)
+            for container in job["spec"]["template"]["spec"].get("initContainers", [])
+            + job["spec"]["template"]["spec"]["containers"]
+            if f"hf://org/{kind}" in container.get("command", [])
+        ]
+        for kind in ("draft", "model")
+    }
+    assert commands["draft"]
+    assert all("--keep-stored" in command for command in commands["draft"])
+    assert commands["model"]
+    assert not any("--keep-stored" in command for command in commands["model"])
+
+
 async def test_a_router_that_has_not_started_waits_for_it(office):
     fail_draft(office)
     ask(office, SOURCE)

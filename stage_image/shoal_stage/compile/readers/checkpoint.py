@@ -16,11 +16,23 @@ from numpy.typing import NDArray
 from shoal.errors import CheckpointError
 from shoal_stage.compile.architecture import Architecture
 from shoal_stage.compile.families.family import Family
+from shoal_stage.compile.quantise import Grid
 from shoal_stage.compile.tokenizer.source import TokenizerSource
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 OUTPUT = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A matrix that the file itself holds as 4-bit numbers, in groups of 32 columns.
+
+    `grid(start, end)` says what they stand for in those rows. Without `zero_points` it is symmetric: 8 stands for 0.
+    """
+
+    zero_points: bool
+    grid: Callable[[int, int], Grid]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,7 @@ class TensorView:
     shape: tuple[int, ...]
     stored_bytes: int
     read: Callable[[int, int], NDArray[np.float32]]
+    stored: Stored | None = None
 
     def rows(self, start: int, end: int) -> NDArray[np.float32]:
         """Rows [start, end) as contiguous float32. Raises CheckpointError when one holds NaN or infinity."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import Q4_K, dequantize
 from numpy.typing import NDArray
 
 from shoal.errors import CheckpointError
@@ -18,11 +18,13 @@ from shoal.manifest import file_sha256
 from shoal_stage.compile.architecture import Architecture, FrequencyFactors, LinearScaling, Rope, RopeScaling
 from shoal_stage.compile.families import family_of_gguf
 from shoal_stage.compile.families.family import Family
+from shoal_stage.compile.quantise import Grid
 from shoal_stage.compile.readers.checkpoint import (
     EMBEDDING,
     FINAL_NORM,
     OUTPUT,
     Checkpoint,
+    Stored,
     TensorView,
     check_tensors,
     layer_prefix,
@@ -198,6 +200,7 @@ def _view(
         shape=tensor.shape,
         stored_bytes=tensor.bytes,
         read=tensor_rows(data, tensor, order),
+        stored=stored_numbers(data, tensor, order),
     )
 
 
@@ -223,3 +226,53 @@ def tensor_rows(
         return np.asarray(dequantize(chosen, tensor.kind), np.float32)
 
     return rows
+
+
+def stored_numbers(data: memoryview, tensor: GgufTensor, order: NDArray[np.intp] | None) -> Stored | None:
+    """The tensor's own 4-bit numbers, if it has such.
+
+    Blocks begin with their scales: Q4_0 has f16 d, its values are (number - 8) d; Q4_1 has f16 d and m, number d + m;
+    Q4_K has f16 d and dmin and, for each of its 8 groups, 6-bit factors of both, number (d f) - (dmin g).
+    Source: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
+    """
+    grids: dict[GGMLQuantizationType, Callable[[NDArray[np.uint8]], Grid]] = {
+        GGMLQuantizationType.Q4_0: _grid_q4_0,
+        GGMLQuantizationType.Q4_1: _grid_q4_1,
+        GGMLQuantizationType.Q4_K: _grid_q4_k,
+    }
+    if tensor.kind not in grids or len(tensor.shape) != 2:
+        return None
+    size = int(GGML_QUANT_SIZES[tensor.kind][1])
+    blocks = np.frombuffer(data[tensor.offset : tensor.offset + tensor.bytes], np.uint8)
+    blocks = blocks.reshape(tensor.shape[0], -1, size)
+
+    def grid(start: int, end: int) -> Grid:
+        return grids[tensor.kind](blocks[start:end] if order is None else blocks[order[start:end]])
+
+    return Stored(tensor.kind is not GGMLQuantizationType.Q4_0, grid)
+
+
+def _halves(blocks: NDArray[np.uint8], count: int) -> NDArray[np.float32]:
+    """The first `count` f16 numbers of blocks [rows, blocks, bytes], as [rows, blocks, count]."""
+    return np.ascontiguousarray(blocks[..., : 2 * count]).view(np.float16).astype(np.float32)
+
+
+def _grid_q4_0(blocks: NDArray[np.uint8]) -> Grid:
+    d = _halves(blocks, 1)
+    return Grid(d, -8 * d)
+
+
+def _grid_q4_1(blocks: NDArray[np.uint8]) -> Grid:
+    d, m = np.split(_halves(blocks, 2), 2, axis=-1)
+    return Grid(d, m)
+
+
+def _grid_q4_k(blocks: NDArray[np.uint8]) -> Grid:
+    rows, count, _ = blocks.shape
+    d, dmin = np.split(_halves(blocks, 2), 2, axis=-1)
+    packed = np.ascontiguousarray(blocks[..., 4 : 4 + Q4_K.K_SCALE_SIZE]).reshape(rows * count, -1)
+    factors, minima = Q4_K.get_scale_min(packed)
+    return Grid(
+        (d * factors.reshape(rows, count, -1)).reshape(rows, -1, 1).astype(np.float32),
+        (-dmin * minima.reshape(rows, count, -1)).reshape(rows, -1, 1).astype(np.float32),
+    )

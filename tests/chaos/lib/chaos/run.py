@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ async def run(model: Path, folder: Path, seed: int, seconds: float, clients: int
             asyncio.create_task(client(hit.url, answers, random.Random(f"{seed}-{n}"), stop, verdicts))
             for n in range(clients)
         ]
-        await _hit_all(hit, schedule(seed, seconds), seconds, verdicts, report)
-        await hit.healed()
+        await _while_kept(hit, _hit_all(hit, schedule(seed, seconds), seconds, verdicts, report))
+        await _while_kept(hit, hit.healed())
         stop.set()
         async with asyncio.timeout(2 * HUNG_SECONDS):
             await asyncio.gather(*asking)
@@ -65,6 +66,18 @@ async def run(model: Path, folder: Path, seed: int, seconds: float, clients: int
     if not verdicts.ends["complete"]:
         report.findings.append("no answer was completed at all")
     return report
+
+
+async def _while_kept(hit: System, work: Coroutine[Any, Any, None]) -> None:
+    """Do it, unless the local runtime gives up, which raises its reason: nothing would be right from there on."""
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({working, hit.watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            hit.watching.result()
+        await working
+    finally:
+        working.cancel()
 
 
 async def _learn(url: str, seed: int) -> dict[Question, str]:

@@ -66,12 +66,13 @@ class _Commands:
 
 @dataclass(slots=True)
 class System:
-    """A run and its relays. `said` is what the local runtime reported."""
+    """A run and its relays. `watching` is the local runtime at work, `said` what it reported."""
 
     local: LocalPipeline
     url: str
     tls: TlsDirectory
     relays: dict[str, Relay]
+    watching: asyncio.Task[None]
     said: list[str] = field(default_factory=list)
     later: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -83,8 +84,11 @@ class System:
             case Blow.KILL_ROUTER:
                 return self._signal("router", signal.SIGKILL)
         serving = event.blow is not Blow.KILL_STANDBY
-        seats = [seat for seat in self.local.stages if self.local.stages.serves(seat) == serving]
-        seat = seats[int(event.choice * len(seats))]
+        # Only who is up: a run gives up, and should, on a process that dies again and again before it ever was.
+        up = [seat for seat in self.local.stages if seat.ready and self.local.stages.serves(seat) == serving]
+        if not up:
+            return f"{event.blow}: nobody is up whom it could hit"
+        seat = up[int(event.choice * len(up))]
         relay = self.relays[seat.stage.address]
         match event.blow:
             case Blow.KILL_STAGE | Blow.KILL_STANDBY:
@@ -204,8 +208,9 @@ async def system(model: Path, folder: Path, clients: int) -> AsyncIterator[Syste
                 restarts=lambda: Restarts(longest_pause=1.0),
                 tls=tls[ROUTER],
             ) as local:
-                made = System(local, await local.start(), tls[ROUTER], relays)
-                watching = asyncio.create_task(local.watch(made.said.append))
+                url, said = await local.start(), list[str]()
+                watching = asyncio.create_task(local.watch(said.append))
+                made = System(local, url, tls[ROUTER], relays, watching, said)
                 try:
                     yield made
                 finally:
