@@ -467,7 +467,8 @@ async def test_it_measures_once_when_nobody_asks_and_tells_it_beside_the_metrics
             metrics = (await process.event("listening"))["metrics"]
             await process.event("ready")
             async with httpx.AsyncClient(timeout=30) as client, asyncio.timeout(60):
-                while (answer := await client.get(metrics.replace("/metrics", MEASURED_PATH))).status_code == 204:
+                where = metrics.replace("/metrics", MEASURED_PATH)
+                while (answer := await client.get(where)).status_code == 204:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.1)
                 measured = Measured.model_validate(answer.json())
                 assert measured.placement == placement_of(Plan.model_validate_json(plan.read_text()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from aiohttp import web
@@ -33,10 +34,12 @@ class Page:
         self._tick_seconds = tick_seconds
         self._files = page_files("shoal_operator")
         self._watchers = 0
+        self._closed = asyncio.Event()
 
     def app(self) -> web.Application:
         """What is served."""
         app = web.Application()
+        app.on_shutdown.append(self._close)
         app.add_routes(
             [
                 web.get("/", self._index),
@@ -72,16 +75,21 @@ class Page:
         self._watchers += 1
         try:
             await stream.prepare(request)
-            await self._stream(stream)
+            await self._stream(request, stream)
         except ConnectionResetError:
             pass  # the watcher left
         finally:
             self._watchers -= 1
         return stream
 
-    async def _stream(self, stream: web.StreamResponse) -> None:
+    async def _close(self, _: web.Application) -> None:
+        """End every stream: none ends by itself."""
+        self._closed.set()
+
+    async def _stream(self, request: web.Request, stream: web.StreamResponse) -> None:
         said, silent = "", 0.0
-        while True:
+        # A watcher who leaves is noticed by the connection, not by the next thing that there is to say.
+        while not self._closed.is_set() and request.transport is not None:
             drawn = json.dumps(self._look())
             if drawn != said:
                 said, silent = drawn, 0.0
@@ -89,7 +97,9 @@ class Page:
             elif silent >= QUIET_SECONDS:
                 silent = 0.0
                 await stream.write(b": quiet\n\n")
-            await asyncio.sleep(self._tick_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tick_seconds):
+                    await self._closed.wait()
             silent += self._tick_seconds
 
 
