@@ -68,9 +68,9 @@ test-cluster: .venv/.synced-dev ## run the tests on a real Kubernetes control pl
 	@$(BIN)/python -m pytest tests -m "cluster and not slow" $(ARGS)
 
 .PHONY: images
-images: ## build the container images with $(DOCKER) (default docker): operator, router, compile, stage
+images: ## build the container images with $(DOCKER) (default docker): operator, router, gateway, compile, stage
 	$(say) "container images as $(REGISTRY)/NAME:$(VERSION)"
-	@for image in operator:operator router:router stage_image:compile stage_image:stage; do \
+	@for image in operator:operator router:router cli:gateway stage_image:compile stage_image:stage; do \
 		$(DOCKER) build --file $${image%%:*}/Dockerfile --target $${image##*:} --tag $(REGISTRY)/$${image##*:}:$(VERSION) \
 			--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
 			$(if $(BASE),--build-arg BASE=$(BASE)) . || exit 1; \

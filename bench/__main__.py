@@ -22,6 +22,7 @@ BENCHES = {
     "batching": "bench.batching",
     "exactness": "bench.exactness",
     "export": "bench.export",
+    "grammar": "bench.grammar",
     "hop": "bench.hop",
     "operator": "bench.operator",
     "overhead": "bench.overhead",

@@ -44,6 +44,10 @@ class Rounds:
         pairs = zip(self.figures[system], self.figures[over], strict=True)
         return Spread.of([one / other for one, other in pairs])
 
+    def sums(self, *systems: str) -> list[float]:
+        """The systems' figures added up, round by round."""
+        return [sum(figures) for figures in zip(*(self.figures[system] for system in systems), strict=True)]
+
 
 def alternate(systems: Mapping[str, Callable[[], float]], rounds: int, *, warmup: int = 1) -> Rounds:
     """Run every system once a round, in order, after `warmup` rounds that are not counted."""

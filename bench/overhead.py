@@ -1,8 +1,12 @@
-"""What it costs to be watched: one pipeline with everything off, one that is traced, watched and scraped.
+"""What it costs to be watched: pipelines with everything off against some that are traced, watched and scraped.
 
-Both are two stages and a router with SmolLM2 in INT4, all on one core, and take turns: 4 users at once, over HTTP. Of
-the second one every request is exported to a collector, the page's stream of events is read, and /metrics is scraped
-once a second. The collector, the clients and who watches run on the other cores.
+Each is two stages and a router with SmolLM2 in INT4, all on one core, and they take turns: 4 users at once, over HTTP.
+Of the observed ones every request is exported to a collector, the page's stream of events is read, and /metrics is
+scraped once a second. The collector, the clients and who watches run on the other cores.
+
+Two pipelines that do the same differ by some per cent, by where their memory lies and by their place in the round. So
+there are two of each kind, started and measured as off, on, on, off; `same` says how far the two without anything were
+apart, which is what a difference must exceed to mean something.
 """
 
 from __future__ import annotations
@@ -12,15 +16,15 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 
-from bench.measure import alternate
+from bench.measure import Spread, alternate
 from bench.models import smollm2
 from bench.report import Report
 from bench.systems.cut import equal_nodes
@@ -45,34 +49,40 @@ LOAD_SECONDS = 120.0
 def run(quick: bool) -> Report:
     """Measure; `quick` makes two rounds."""
     report = Report()
-    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as observed:
-        asyncio.run(_fill(report, 2 if quick else 15, (Path(plain), Path(observed))))
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = [Path(scratch) / str(number) for number in range(4)]
+        for folder in folders:
+            folder.mkdir()
+        asyncio.run(_fill(report, 2 if quick else 15, folders))
     return report
 
 
-async def _fill(report: Report, rounds: int, folders: tuple[Path, Path]) -> None:
+async def _fill(report: Report, rounds: int, folders: Sequence[Path]) -> None:
     loop = asyncio.get_running_loop()
     with _collector() as collector:
         async with AsyncExitStack() as stack:
-            plain = await _started(stack, folders[0], _commands())
-            metered = _commands(_free_address())
-            with _exported_to(collector.url):
-                observed = await _started(stack, folders[1], metered)
-
-            def measure(url: str, metrics: str) -> float:
-                return asyncio.run_coroutine_threadsafe(_rate(url, metrics), loop).result()
-
+            systems: dict[str, Callable[[], float]] = {}
+            for name, folder in zip(("off, first", "on, first", "on, last", "off, last"), folders, strict=True):
+                observed = name.startswith("on")
+                commands = _commands(_free_address() if observed else "")
+                with _exported_to(collector.url) if observed else nullcontext():
+                    url = await _started(stack, folder, commands)
+                systems[name] = _measure(loop, url, commands.metrics)
             # `alternate` waits for each figure: away from the loop, which goes on.
-            figures = await asyncio.to_thread(
-                alternate, {"off": lambda: measure(plain, ""), "on": lambda: measure(observed, metered.metrics)}, rounds
-            )
-    report.add("ratio", figures.ratio("on", "off"))
+            figures = await asyncio.to_thread(alternate, systems, rounds)
+    sums = {kind: figures.sums(f"{kind}, first", f"{kind}, last") for kind in ("on", "off")}
+    report.add("ratio", Spread.of([on / off for on, off in zip(sums["on"], sums["off"], strict=True)]))
+    report.add("same", figures.ratio("off, last", "off, first"))
     for name in figures.figures:
         report.add(f"tokens_per_s.{name}", figures.spread(name))
     report.add("exports", collector.exports)
     report.notes.append(
         f"{USERS} users at once, {TOKENS} greedy tokens each; every process of ours on core {last_core()}"
     )
+
+
+def _measure(loop: asyncio.AbstractEventLoop, url: str, metrics: str) -> Callable[[], float]:
+    return lambda: asyncio.run_coroutine_threadsafe(_rate(url, metrics), loop).result()
 
 
 async def _started(stack: AsyncExitStack, folder: Path, commands: Commands) -> str:

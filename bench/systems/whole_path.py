@@ -19,8 +19,9 @@ Requests: {"prompts": [ids, …], "tokens": n} -> {"seconds", "answers", "sent_s
 prompts begin at once; with "after": k the first one begins alone, and the others when it has k tokens; with
 "stall_s": s every relay stands still for s seconds when it has 8. With "speculation": {"mode", "max_tokens",
 "max_chunks"} a router with these settings takes the ring over first; with "delay_ms": d each relay has that delay from
-then on. `sent_s` has the moment at which each prompt was sent, `arrivals_s` those at which its tokens came, in seconds
-from the beginning; `bytes_back` counts what came back from the last stage through a relay.
+then on; with "grammar": g every answer follows it. `sent_s` has the moment at which each prompt was sent, `arrivals_s`
+those at which its tokens came, in seconds from the beginning; `bytes_back` counts what came back from the last stage
+through a relay.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _User:
 
     prompt: list[int]
     tokens: int
+    grammar: str = ""
     ids: list[int] = field(default_factory=list)
     sent: float = 0.0
     arrivals: list[float] = field(default_factory=list)
@@ -124,7 +126,8 @@ class Pipeline:
         counts = request["tokens"]
         if isinstance(counts, int):
             counts = [counts] * len(request["prompts"])
-        users = [_User(prompt, tokens) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
+        grammar = request.get("grammar", "")
+        users = [_User(prompt, tokens, grammar) for prompt, tokens in zip(request["prompts"], counts, strict=True)]
         delay = request.get("delay_ms")
         if "speculation" in request:
             if delay is not None:
@@ -175,9 +178,8 @@ class Pipeline:
         text = AnswerText(self._text.detokenizer(begins_text=False), (), frozenset())
         # Each user is a stranger to all others: nobody drafts from the answers of the round before.
         group = str(next(self._groups))
-        request = GenerationRequest(
-            "bench", tuple(user.prompt), SamplingParams(temperature=0.0), user.tokens, group=group
-        )
+        params = SamplingParams(temperature=0.0, grammar=user.grammar)
+        request = GenerationRequest("bench", tuple(user.prompt), params, user.tokens, group=group)
         async for delta in self._steps.generate(request):
             user.arrivals += [time.perf_counter()] * len(delta.tokens)
             user.ids += delta.tokens

@@ -30,6 +30,7 @@ from shoal.vocabulary import read_vocabulary
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
+from shoal_router.constrain.check import ProcessCheck
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
@@ -89,6 +90,7 @@ def run(settings: RouterSettings) -> None:
     if not settings.plan.is_file():
         raise PlanError(f"there is no plan at {settings.plan}")
     keys = ApiKeys(settings.api_keys, time.monotonic) if settings.api_keys is not None else None
+    manifest = read_manifest(settings.model)
     certificate = ServerCertificate(settings.api_tls_dir) if settings.api_tls_dir is not None else None
     text = load_text_model(settings.model)
     bound = listen(settings.host, settings.port)
@@ -96,7 +98,7 @@ def run(settings: RouterSettings) -> None:
     speculative = settings.speculative_mode is not SpeculativeMode.OFF
     model = None
     if speculative and settings.draft_address is not None:
-        model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, read_manifest(settings.model)))
+        model = ModelDrafter(settings.draft_address, read_vocabulary(settings.model, manifest))
     families = Families()
     refused: defaultdict[int, RefusedPeers] = defaultdict(RefusedPeers)
     runtime = Fleet(
@@ -129,13 +131,13 @@ def run(settings: RouterSettings) -> None:
     families.registry.register(
         Levels(runtime.status, runtime.speculation, lambda: {index: each.counts for index, each in refused.items()})
     )
-    manifest = read_manifest(settings.model)
     watch = Watch(
         runtime,
         lambda: read_plan(settings.plan),
         lambda plan: card_of(manifest, api.served_names, plan, __version__),
     )
     runtime.journal.traces = traces = traces_of_environment("shoal-router")
+    grammars = ProcessCheck(settings.model, manifest.shape.vocab_size, manifest.eos_token_ids)
     app = create_app(
         MeteredGenerator(runtime, families),
         text,
@@ -144,8 +146,9 @@ def run(settings: RouterSettings) -> None:
         watch,
         traces,
         lambda reason: families.rejected.labels(reason).inc(),
+        grammars=grammars,
     )
-    companions: list[Companion] = [] if model is None else [model]
+    companions: list[Companion] = [grammars] if model is None else [grammars, model]
     measurer = None
     if settings.measure:
         prompt = text.encode(TEXT, add_special_tokens=True)

@@ -7,6 +7,7 @@ stops iterating, or closes the iterator, cancels the generation: every stage the
     ├── ContextLengthExceeded     prompt and answer do not fit the model's context     400 context_length_exceeded
     ├── QueueFull                 too many requests wait already                       429 with Retry-After
     ├── PipelineUnavailable       no pipeline is open right now                        503 with Retry-After
+    ├── GrammarFailed             the answer cannot follow its grammar to the end      400 grammar_too_complex
     └── GenerationFailed          the pipeline was lost in mid-answer                  500, or an error event
 """
 
@@ -55,6 +56,10 @@ class PipelineUnavailable(GenerationError):
 
 class GenerationFailed(GenerationError):
     """The pipeline was lost in mid-answer and could not be brought back within the request's bounds."""
+
+
+class GrammarFailed(GenerationError):
+    """The answer cannot follow its grammar to the end, mostly because that grew too complex for llguidance's bounds."""
 
 
 class FinishReason(StrEnum):
@@ -140,7 +145,8 @@ class Generator(Protocol):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenDelta, None]:
         """Queue the request and yield its tokens; closing the iterator cancels it.
 
-        Raises ContextLengthExceeded, QueueFull or PipelineUnavailable before the first delta, GenerationFailed later.
+        Raises ContextLengthExceeded, QueueFull or PipelineUnavailable before the first delta, GrammarFailed or
+        GenerationFailed later.
         """
         ...
 

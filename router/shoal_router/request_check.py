@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf
 
-from shoal.wire.messages import LARGEST_ADDED, REPETITION_PENALTIES
+from shoal.wire.messages import LARGEST_ADDED, LARGEST_GRAMMAR, REPETITION_PENALTIES
 from shoal_router.generation import GenerationRequest
 
 _U32, _U64 = 1 << 32, 1 << 64
@@ -32,6 +32,7 @@ def check_request(request: GenerationRequest, vocab_size: int) -> None:
             ("presence_penalty", abs(params.presence_penalty) <= LARGEST_ADDED),
             ("frequency_penalty", abs(params.frequency_penalty) <= LARGEST_ADDED),
             ("seed", 0 <= params.seed < _U64),
+            ("grammar", len(params.grammar.encode()) <= LARGEST_GRAMMAR),
             ("logprobs", params.logprobs is None or 0 <= params.logprobs < _U32),
         )
         if not right

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 
 from shoal.errors import ResourceError
 from shoal.logs import announce
+from shoal_router.connections import BoundedConnection
 from shoal_router.generation import Generator, PipelineUnavailable
 from shoal_router.https import ServerCertificate
 
@@ -38,6 +39,7 @@ _CLOSING_SECONDS = 3.0
 
 
 _PLAIN: Final[dict[str, Any]] = {
+    "http": BoundedConnection,
     "log_config": None,
     "access_log": False,
     "lifespan": "off",
@@ -63,7 +65,7 @@ class Runtime(Generator, Protocol):
 
 
 class Companion(Protocol):
-    """What goes on beside the runtime: the draft model's client, the measurer. Its absence costs no answer."""
+    """What goes on beside the runtime and the API: the draft model's client, the grammars' process, the measurer."""
 
     async def start(self) -> None:
         """Begin; returns at once."""

@@ -37,6 +37,7 @@ from shoal_router.generation import (
     GenerationFailed,
     GenerationRequest,
     GeneratorStatus,
+    GrammarFailed,
     PipelineUnavailable,
     TokenDelta,
 )
@@ -296,6 +297,9 @@ class StepLoop:
                 self._deliver(event)
 
     def _deliver(self, event: SequenceEvent) -> None:
+        if event.error:
+            self._mailboxes.pop(event.seq).put(GrammarFailed(event.error))
+            return
         mailbox = self._mailboxes[event.seq] if event.finish is None else self._mailboxes.pop(event.seq)
         mailbox.put(TokenDelta(event.tokens, event.logprobs, event.finish, event.cached_tokens))
         record = mailbox.record

@@ -328,6 +328,7 @@ def _encode_start(start: SequenceStart) -> pb.SequenceStart:
             logit_bias=[pb.LogitBias(token=token, bias=bias) for token, bias in params.logit_bias],
             seed=params.seed,
             logprobs=params.logprobs,
+            grammar=params.grammar,
         ),
         prompt_len=start.prompt_len,
         history=start.history,
@@ -350,6 +351,7 @@ def _decode_start(message: pb.SequenceStart) -> SequenceStart:
             logit_bias=tuple((bias.token, bias.bias) for bias in params.logit_bias),
             seed=params.seed,
             logprobs=params.logprobs if params.HasField("logprobs") else None,
+            grammar=params.grammar,
         ),
         prompt_len=message.prompt_len,
         history=tuple(message.history),
@@ -391,6 +393,7 @@ def _encode_outcome(outcome: RowOutcome) -> pb.RowOutcome:
             )
             for entry in outcome.logprobs
         ],
+        error=outcome.error,
     )
 
 
@@ -409,4 +412,5 @@ def _decode_outcome(message: pb.RowOutcome) -> RowOutcome:
             )
             for entry in message.logprobs
         ),
+        error=message.error,
     )

@@ -30,6 +30,9 @@ class DType(IntEnum):
 LARGEST_ADDED: Final = 1e6
 """What a penalty or a bias may add to a logit, either way: beyond any use, and far from where f32 ends."""
 
+LARGEST_GRAMMAR: Final = 64 * 1024
+"""Bytes of a grammar: it goes over every hop with its sequence's first row."""
+
 REPETITION_PENALTIES: Final = (1e-3, 1e3)
 """Least and largest: logits are divided by it, and must stay f32 numbers."""
 
@@ -41,7 +44,8 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. Presence and frequency penalties count
     generated tokens only (OpenAI); `repetition_penalty` counts prompt and generated tokens (CTRL, Keskar 2019).
     `seed` is always set: the router draws one when the client gave none, so that a replay repeats the text.
-    `logprobs` is None (off) or the number of alternatives to report beside the chosen token.
+    `logprobs` is None (off) or the number of alternatives to report beside the chosen token. `grammar` (llguidance's)
+    says which answers there may be, "" that there may be any; the last stage masks the logits by it (shoal/grammar).
     """
 
     temperature: float = 1.0
@@ -54,6 +58,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     logprobs: int | None = None
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,9 @@ class SequenceStart:
     """What a stage must know of a sequence before its first row in an epoch.
 
     `prompt_len` tells prompt from answer. `history` holds the ids at positions [0, past_len) of that first row:
-    empty unless a prefix was reused, and needed by penalties only. `trace`: the context of the request's span, as the
-    header `traceparent` has it; "" when it is not traced. `request_id`: of the client's request, for logs. Both go with
-    the first row only.
+    empty unless a prefix was reused, and needed by penalties and grammars only. `trace`: the context of the request's
+    span, as the header `traceparent` has it; "" when it is not traced. `request_id`: of the client's request, for logs.
+    Both go with the first row only.
     """
 
     params: SamplingParams
@@ -163,7 +168,8 @@ class Frame:
 class TokenLogprob:
     """Natural-log probability of the chosen id, and of the most likely ids beside it, highest first.
 
-    Taken from the distribution after logit bias and penalties and before temperature and truncation.
+    Taken from the distribution after penalties, logit bias and grammar, and before temperature and truncation: ids that
+    the grammar forbids have no part in it.
     """
 
     logprob: float
@@ -174,7 +180,8 @@ class TokenLogprob:
 class RowOutcome:
     """What the last stage drew for one row.
 
-    `tokens[i]` stands at position `base + i`. `logprobs` is empty or as long as `tokens`.
+    `tokens[i]` stands at position `base + i`. `logprobs` is empty or as long as `tokens`. With `error` nothing was
+    drawn: the sequence's grammar cannot be followed any further, and the sequence, but no other, is over.
     """
 
     seq: int
@@ -182,6 +189,7 @@ class RowOutcome:
     base: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

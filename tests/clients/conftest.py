@@ -1,8 +1,9 @@
 """Two routers for other people's clients: one over two real stages, one that recites.
 
 `live`: the router as a process over two gRPC stages of the fake engine, which draws at random: what is compared is the
-stream with the whole answer. `recital`: the same API over FakeGenerator, which says what a test needs: text, or a tool
-call when the conversation offers tools and has no result yet. Both run beside the tests, so that any client may block.
+stream with the whole answer, and an answer with the form that was asked for. `recital`: the same API over
+FakeGenerator, which says what a test needs: text, or a tool call when the conversation offers tools and has no result
+yet. Both run beside the tests, so that any client may block.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 
 import pytest
 import uvicorn
+from llguidance import LLTokenizer
 
 from shoal.manifest import MANIFEST_FILE
 from shoal.plan.document import Plan
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
+from shoal_router.constrain.check import FakeCheck
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import CHATML_TOOLS, EOS_ID, fake_text_model, fake_tokenizer
@@ -38,6 +41,7 @@ TEXT = fake_text_model(template=CHATML_TOOLS)
 SAID = "Hello 😀 ไทย 世界, and so on"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln 😀"}}\n</tool_call>'
 NODE = Path(__file__).parent / "node"
+CONTEXT = 4096  # bytes, here: tools are long texts
 START_SECONDS = 60
 INSTALL_SECONDS = 240
 
@@ -69,7 +73,7 @@ def in_background(served: AbstractAsyncContextManager[str]) -> Iterator[str]:
 
 @asynccontextmanager
 async def _recital() -> AsyncIterator[str]:
-    app = create_app(FakeGenerator(script=recite), TEXT, ApiSettings(served_names=("fake",)))
+    app = create_app(FakeGenerator(script=recite), TEXT, ApiSettings(served_names=("fake",)), grammars=FakeCheck())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(START_SECONDS):
@@ -80,15 +84,25 @@ async def _recital() -> AsyncIterator[str]:
     await task
 
 
+def _vocabulary() -> LLTokenizer:
+    return LLTokenizer(fake_tokenizer().to_str(), n_vocab=TEXT.vocab_size, eos_token=[EOS_ID])
+
+
 @asynccontextmanager
 async def _live(folder: Path) -> AsyncIterator[str]:
     model = folder / "model"
     (model / "tokenizer").mkdir(parents=True)
-    (model / MANIFEST_FILE).write_bytes(fake_manifest(vocab_size=TEXT.vocab_size).canonical_json())
+    manifest = fake_manifest(vocab_size=TEXT.vocab_size, max_context=CONTEXT)
+    (model / MANIFEST_FILE).write_bytes(manifest.canonical_json())
+    (model / "tokenizer" / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS_ID}))
     (model / "tokenizer" / "tokenizer.json").write_text(fake_tokenizer().to_str())
     (model / "tokenizer" / "chat_template.jinja").write_text(CHATML_TOOLS)
     async with AsyncExitStack() as stack:
-        stages = await stack.enter_async_context(fake_pipeline(stages=2, vocab_size=TEXT.vocab_size))
+        stages = await stack.enter_async_context(
+            fake_pipeline(
+                stages=2, vocab_size=TEXT.vocab_size, tokenizer=_vocabulary, max_context=CONTEXT, blocks=CONTEXT // 16
+            )
+        )
         plan = folder / "plan.json"
         planned = planned_at([stage.address for stage in stages], [stage.blocks for stage in stages], None)
         plan.write_text(Plan(pipelines=(planned.stages,)).model_dump_json(by_alias=True))

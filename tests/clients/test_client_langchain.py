@@ -1,16 +1,27 @@
-"""LangChain's ChatOpenAI: chat, streams, tools."""
+"""LangChain's ChatOpenAI: chat, streams, tools, structured output."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, Field
 
 
 @tool
 def weather(city: str) -> str:
     """The weather of a city."""
     return f"rain in {city}"
+
+
+class Animal(BaseModel):
+    """An animal."""
+
+    name: Annotated[str, Field(max_length=6)]
+    kind: Literal["cat", "bird"]
 
 
 def model(url: str, **options) -> ChatOpenAI:
@@ -47,3 +58,16 @@ async def test_without_a_thread(recital, said) -> None:
     chat = model(recital)
     assert (await chat.ainvoke("hi")).content == said
     assert "".join([chunk.content async for chunk in chat.astream("hi")]) == said
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_case_81_structured_output_over_two_stages(live, method: str) -> None:
+    chat = model(live, max_tokens=400, seed=7).with_structured_output(Animal, method=method)
+    assert isinstance(chat.invoke("hi"), Animal)
+
+
+@pytest.mark.parametrize("choice", ["any", "Animal"])
+def test_calls_are_forced_over_two_stages(live, choice: str) -> None:
+    chat = model(live, max_tokens=400, seed=7).bind_tools([Animal], tool_choice=choice, parallel_tool_calls=False)
+    (call,) = chat.invoke("hi").tool_calls
+    assert Animal.model_validate(call["args"])

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "fake", "messages": MESSAGES, "seed": 7, "max_tokens": 60}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 FLAT_TOOL = {"type": "function", **TOOL["function"], "strict": False}
+LONG = {"model": "fake", "messages": MESSAGES, "seed": 7, "max_tokens": 400}
+
+
+class Animal(BaseModel):
+    """What random tokens must become. Its strings are bounded: nothing else would end them."""
+
+    name: Annotated[str, Field(max_length=6)]
+    kind: Literal["cat", "bird"]
+    legs: Annotated[int, Field(ge=0, le=4)]
+
+
+class Feed(BaseModel):
+    """Feed it."""
+
+    animal: Annotated[str, Field(max_length=6)]
+    grams: Annotated[int, Field(ge=1, le=99)]
 
 
 @pytest.fixture
@@ -107,3 +126,47 @@ def test_responses_over_two_stages(client) -> None:
     ]
     assert kinds[0] == "response.created"
     assert kinds[-1] in ("response.completed", "response.incomplete")
+
+
+def test_case_81_a_response_format_is_parsed_by_pydantic(client) -> None:
+    whole = client.chat.completions.parse(**LONG, response_format=Animal)
+    assert isinstance(whole.choices[0].message.parsed, Animal)
+    with client.chat.completions.stream(**LONG, response_format=Animal) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == whole.choices[0].message.parsed
+    answer = client.responses.parse(model="fake", input="hi", max_output_tokens=400, text_format=Animal)
+    assert isinstance(answer.output_parsed, Animal)
+    schema = {"name": "x", "schema": {"type": "array", "uniqueItems": True}}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as refused:
+        client.chat.completions.create(**LONG, response_format={"type": "json_schema", "json_schema": schema})
+    assert refused.value.param == "response_format.json_schema.schema"
+
+
+def test_calls_are_forced_and_their_arguments_parsed_by_pydantic(client) -> None:
+    tools = [openai.pydantic_function_tool(Animal), openai.pydantic_function_tool(Feed)]
+    named = {"type": "function", "function": {"name": "Feed"}}
+    for choice, names in (("required", {"Animal", "Feed"}), (named, {"Feed"})):
+        forced = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+        whole = client.chat.completions.parse(**LONG, **forced)
+        assert whole.choices[0].finish_reason == "tool_calls"
+        (call,) = whole.choices[0].message.tool_calls
+        assert call.function.name in names
+        assert isinstance(call.function.parsed_arguments, Animal | Feed)
+        with client.chat.completions.stream(**LONG, **forced) as stream:
+            (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
+        assert streamed.function.parsed_arguments == call.function.parsed_arguments
+    flat = {"type": "function", "name": "Feed", "parameters": Feed.model_json_schema(), "strict": False}
+    answer = client.responses.create(
+        model="fake", input="hi", tools=[flat], tool_choice={"type": "function", "name": "Feed"}
+    )
+    (call,) = answer.output
+    assert (call.type, call.name) == ("function_call", "Feed")
+    Feed.model_validate_json(call.arguments)
+
+
+def test_expressions_and_grammars_are_extensions(client) -> None:
+    said = client.chat.completions.create(**LONG, extra_body={"regex": "[a-c]{3}-[0-9]{2}"}).choices[0].message.content
+    assert re.fullmatch("[a-c]{3}-[0-9]{2}", said)
+    said = client.completions.create(
+        model="fake", prompt="x", max_tokens=9, extra_body={"grammar": 'root ::= "yes" | "no"'}
+    )
+    assert said.choices[0].text in ("yes", "no")

@@ -14,12 +14,15 @@ from schemathesis.specs.openapi.checks import (
 
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
+from shoal_router.constrain.check import FakeCheck
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import CHATML_TOOLS, EOS_ID, fake_text_model
 
 TEXT = fake_text_model(template=CHATML_TOOLS)
 ANSWER = (*TEXT.encode("yes", add_special_tokens=False), EOS_ID)
-APP = create_app(FakeGenerator(script=lambda _: ANSWER), TEXT, ApiSettings(served_names=("fake",)))
+APP = create_app(
+    FakeGenerator(script=lambda _: ANSWER), TEXT, ApiSettings(served_names=("fake",)), grammars=FakeCheck()
+)
 DOCUMENT = schemathesis.openapi.from_asgi("/openapi.json", APP)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 

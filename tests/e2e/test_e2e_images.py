@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 
 from testcluster import images
-from testcluster.images import ALL, COMPILE, OPERATOR, ROUTER, STAGE, Image
+from testcluster.images import ALL, COMPILE, GATEWAY, OPERATOR, ROUTER, STAGE, Image
 from testcluster.run import RunFailed, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 MIB = 1 << 20
 
 # Packages of the repository, and libraries, that each image has; every other one of them it must lack.
+CLUSTER = {"kopf", "kubernetes", "cryptography"}
+API = {"fastapi", "uvicorn", "tokenizers", "huggingface_hub"}
 PARTS = {
-    OPERATOR: ({"shoal", "shoal_operator"}, {"kopf", "kubernetes", "cryptography"}),
-    ROUTER: ({"shoal", "shoal_router"}, {"fastapi", "uvicorn", "tokenizers", "huggingface_hub"}),
+    OPERATOR: ({"shoal", "shoal_operator"}, CLUSTER),
+    ROUTER: ({"shoal", "shoal_router"}, API),
+    GATEWAY: ({"shoal", "shoal_router", "shoal_operator", "shoal_cli"}, API | CLUSTER),
     STAGE: ({"shoal", "shoal_stage"}, {"openvino"}),
     COMPILE: ({"shoal", "shoal_stage"}, {"openvino", "gguf", "safetensors", "tokenizers", "huggingface_hub"}),
 }
 LIBRARIES = set().union(*(libraries for _, libraries in PARTS.values()))
 # What a part adds to its base, unpacked, at most.
-MOST = {OPERATOR: 300 * MIB, ROUTER: 200 * MIB, STAGE: 400 * MIB, COMPILE: 550 * MIB}
+MOST = {OPERATOR: 300 * MIB, ROUTER: 200 * MIB, GATEWAY: 350 * MIB, STAGE: 400 * MIB, COMPILE: 550 * MIB}
 
 
 @pytest.mark.parametrize("image", ALL, ids=lambda image: image.name)
@@ -59,6 +62,16 @@ def test_a_stage_without_the_compiler_says_so_in_one_line(built: None) -> None:
     try:
         command = ["python", "-m", "shoal_stage", "compile", "x.gguf", "--output", "/tmp/x"]
         with pytest.raises(RunFailed, match=r"error: this image has no compiler .*: use the image compile"):
+            run("buildah", "run", "--isolation=chroot", container, "--", *command)
+    finally:
+        run("buildah", "rm", container)
+
+
+def test_the_gateways_command_runs(built: None) -> None:
+    container = run("buildah", "from", "--pull-never", GATEWAY.reference).strip()
+    try:
+        command = ["python", "-m", "shoal_cli.main", "gateway", "--cluster"]
+        with pytest.raises(RunFailed, match="error: no cluster to connect to"):
             run("buildah", "run", "--isolation=chroot", container, "--", *command)
     finally:
         run("buildah", "rm", container)

@@ -14,6 +14,7 @@ import uvicorn
 
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
+from shoal_router.constrain.check import FakeCheck
 from shoal_router.generation import GenerationFailed, QueueFull
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model
@@ -33,7 +34,7 @@ async def until(condition, seconds=10.0):
 @asynccontextmanager
 async def serving(generator, **settings):
     """The URL of a server over the generator."""
-    app = create_app(generator, TEXT, ApiSettings(served_names=("fake",), **settings))
+    app = create_app(generator, TEXT, ApiSettings(served_names=("fake",), **settings), grammars=FakeCheck())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
     task = asyncio.create_task(server.serve())
     try:

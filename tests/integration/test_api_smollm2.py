@@ -18,6 +18,7 @@ from shoal.manifest import MANIFEST_FILE
 from shoal.resource import load_sharded_model
 from shoal_cli.cache import checkpoints_dir
 from shoal_router.api.app import create_app
+from shoal_router.constrain.check import FakeCheck
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
@@ -63,7 +64,7 @@ async def serving(text: TextModel, stages: int = 2, sequences: int = 16, **setti
         await loop.start()
         stack.push_async_callback(loop.stop)
         await loop.wait_ready(20)
-        app = create_app(loop, text, ApiSettings(served_names=("smollm2",)))
+        app = create_app(loop, text, ApiSettings(served_names=("smollm2",)), grammars=FakeCheck())
         transport = httpx.ASGITransport(app)
         yield await stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://router", timeout=60)

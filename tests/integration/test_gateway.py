@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -101,6 +103,61 @@ async def test_errors_and_request_ids_are_the_routers() -> None:
         assert generators["small"].requests[0].request_id == "mine"
 
 
+async def test_a_kept_response_is_found_at_the_router_that_made_it() -> None:
+    async with (
+        gateway("small", "large") as (url, _),
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        made = [await client.responses.create(model=name, input="hi") for name in ("small", "large")]
+        for response in made:
+            assert (await client.responses.retrieve(response.id)).output_text == response.output_text
+        await client.responses.delete(made[0].id)
+        with pytest.raises(openai.NotFoundError) as gone:
+            await client.responses.retrieve(made[0].id)
+        assert gone.value.code == "response_not_found"
+        assert (await client.responses.retrieve(made[1].id)).output_text == "I am large 😀."
+        follow = await client.responses.create(model="large", input="go on", previous_response_id=made[1].id)
+        assert follow.previous_response_id == made[1].id
+
+
+async def test_a_kept_response_may_be_at_a_router_that_is_away() -> None:
+    async with (
+        gateway("small", more={"gone": "http://127.0.0.1:1"}) as (url, _),
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        made = (await client.post("/v1/responses", json={"model": "small", "input": "hi"})).json()
+        assert (await client.get(f"/v1/responses/{made['id']}")).json() == made
+        unknown = await client.get("/v1/responses/resp_other")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (503, "pipeline_unavailable")
+    async with gateway() as (url, _), httpx.AsyncClient(base_url=url) as client:
+        nobody = await client.delete("/v1/responses/resp_other")
+        assert (nobody.status_code, nobody.json()["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_kept_response_is_its_callers_own(tmp_path) -> None:
+    """Keys that are known to one router only: the other one's 401 hides nothing."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.write_text("anna\n")
+    own.write_text("bert\n")
+    async with AsyncExitStack() as stack:
+        more = {}
+        for name, file in (("a", shared), ("b", own)):
+            app = create_app(
+                FakeGenerator(lambda _: (EOS_ID,)),
+                TEXT,
+                ApiSettings(served_names=(name,)),
+                ApiKeys(file, time.monotonic),
+            )
+            more[name] = await stack.enter_async_context(listening(app))
+        url, _ = await stack.enter_async_context(gateway(more=more))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        anna, bert = ({"authorization": f"Bearer {key}"} for key in ("anna", "bert"))
+        made = (await client.post("/v1/responses", json={"model": "a", "input": "hi"}, headers=anna)).json()
+        assert (await client.get(f"/v1/responses/{made['id']}", headers=anna)).json() == made
+        assert (await client.get(f"/v1/responses/{made['id']}", headers=bert)).status_code == 404
+        assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 401
+
+
 async def test_a_router_that_is_away_is_503_with_a_time_to_retry() -> None:
     async with gateway("small", more={"gone": "http://127.0.0.1:1"}) as (url, _), httpx.AsyncClient() as client:
         response = await client.post(f"{url}/v1/completions", json={"model": "gone", "prompt": "x"})
@@ -155,3 +212,16 @@ def test_routes_that_are_none_are_refused(route) -> None:
 
     with pytest.raises(UsageError, match="NAME=URL"):
         parse_routes([route])
+
+
+def test_its_image_needs_nothing_that_only_stages_and_compilers_have() -> None:
+    """What the extra `gateway` does not install is not imported (cli/Dockerfile)."""
+    lacks = ("shoal_stage", "openvino", "gguf", "safetensors", "rich", "psutil")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({lacks!r}));"
+        "from shoal_cli.main import main;"
+        "sys.exit(main(['gateway', '--route=a=http://127.0.0.1:1', '--listen=nowhere']))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "'nowhere' is not HOST:PORT" in done.stderr

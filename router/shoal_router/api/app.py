@@ -29,6 +29,7 @@ from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.api.responses.endpoints import responses_router
 from shoal_router.api.tokens import tokens_router
 from shoal_router.api.traced import Traced
+from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.model import TextModel
@@ -43,11 +44,13 @@ def create_app(
     watch: Watch | None = None,
     traces: Traces | None = None,
     rejected: Callable[[str], None] = lambda _: None,
+    *,
+    grammars: GrammarCheck | None = None,
 ) -> FastAPI:
     """The application. `generator` may become ready later; without `keys` everybody may call, without `watch` there is
-    no page; `rejected` as in Edge.
+    no page, and without `grammars` every answer is free: what would constrain one is refused. `rejected` as in Edge.
     """
-    served = Served(generator, text, settings, created=int(time.time()))
+    served = Served(generator, text, settings, int(time.time()), grammars)
     # Without the interactive pages: they load their scripts from the internet, which an office cluster may not reach.
     app = FastAPI(
         title="shoal",

@@ -16,7 +16,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from shoal.errors import ShoalError
-from shoal_router.generation import ContextLengthExceeded, GenerationFailed, PipelineUnavailable, QueueFull
+from shoal_router.generation import (
+    ContextLengthExceeded,
+    GenerationFailed,
+    GrammarFailed,
+    PipelineUnavailable,
+    QueueFull,
+)
 from shoal_router.text.template import TemplateRefused
 
 log = logging.getLogger(__name__)
@@ -91,6 +97,8 @@ def from_exception(error: Exception, *, prompt_param: str = "messages", request_
         case PipelineUnavailable():
             code = "pipeline_unavailable"
             return ApiError(503, str(error), kind=SERVER_ERROR, code=code, retry_after=error.retry_after)
+        case GrammarFailed():
+            return invalid(str(error), param=None, code="grammar_too_complex")
         case GenerationFailed():
             return ApiError(500, str(error), kind=SERVER_ERROR, code="generation_failed")
         case ShoalError():

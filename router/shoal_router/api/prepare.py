@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from shoal_router.api.answers import Job
 from shoal_router.api.chat_parts import parts_of
+from shoal_router.api.constrained import checked, constraint_of
 from shoal_router.api.edge import key_of, request_id_of
 from shoal_router.api.errors import ApiError, context_length_exceeded, invalid
 from shoal_router.api.formats import AnswerFormat, AnswerMeta, ChatFormat, CompletionFormat
@@ -21,6 +22,7 @@ from shoal_router.api.requests import ChatRequest, CompletionRequest
 from shoal_router.api.running import Choice
 from shoal_router.api.sampling import sampling_params, seed_of_choice
 from shoal_router.api.tools import Tool
+from shoal_router.constrain.check import GrammarCheck
 from shoal_router.generation import GenerationRequest, Generator
 from shoal_router.settings import ApiSettings
 from shoal_router.text.answer import AnswerText
@@ -38,6 +40,7 @@ class Served:
     text: TextModel
     settings: ApiSettings
     created: int
+    grammars: GrammarCheck | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ async def chat_job(body: ChatRequest, served: Served, caller: Caller, layout: An
         raise invalid(f"At most {served.settings.max_messages} messages, got {len(body.messages)}.", param="messages")
     text = render(served.text, body.messages, body.offered_tools, body.chat_template_kwargs)
     parts = parts_of(body, served.text, text)
+    grammar = await checked(constraint_of(body, served.text, text), served.grammars)
 
     def answer(stop_ids: frozenset[int]) -> AnswerText:
         detokenizer = served.text.detokenizer(begins_text=True, revealed=parts.revealed)
@@ -80,7 +84,7 @@ async def chat_job(body: ChatRequest, served: Served, caller: Caller, layout: An
         logprobs=body.alternatives is not None,
         include_usage=body.include_usage,
     )
-    choices = _choices(body, [prompt], served, caller, answer, param="messages")
+    choices = _choices(body, [prompt], served, caller, answer, grammar, param="messages")
     return Job(caller.request_id, (len(prompt.ids),), choices, layout, "messages")
 
 
@@ -90,6 +94,7 @@ async def completion_job(body: CompletionRequest, served: Served, caller: Caller
     if len(body.prompt) > served.settings.max_prompts:
         raise invalid(f"At most {served.settings.max_prompts} prompts, got {len(body.prompt)}.", param="prompt")
     prompts = [await _prompt(prompt, body, served.text) for prompt in body.prompt]
+    grammar = await checked(constraint_of(body, served.text, ""), served.grammars)
 
     def answer(stop_ids: frozenset[int]) -> AnswerText:
         return AnswerText(served.text.detokenizer(begins_text=False), body.stop, stop_ids)
@@ -98,7 +103,7 @@ async def completion_job(body: CompletionRequest, served: Served, caller: Caller
     layout = CompletionFormat(
         meta, served.text.token_bytes, logprobs=body.alternatives is not None, include_usage=body.include_usage
     )
-    choices = _choices(body, prompts, served, caller, answer, param="prompt")
+    choices = _choices(body, prompts, served, caller, answer, grammar, param="prompt")
     lengths = tuple(len(prompt.ids) for prompt in prompts)
     return Job(caller.request_id, lengths, choices, layout, "prompt")
 
@@ -145,6 +150,7 @@ def _choices(
     served: Served,
     caller: Caller,
     answer: Callable[[frozenset[int]], AnswerText],
+    grammar: str,
     *,
     param: str,
 ) -> tuple[Choice, ...]:
@@ -153,7 +159,7 @@ def _choices(
     _check_limits(body, n * len(prompts), served.settings)
     for prompt in prompts:
         _check_context(len(prompt.ids), body.answer_tokens, served.generator.status().max_context, param)
-    params = sampling_params(body, served.text)
+    params = sampling_params(body, served.text, grammar)
     stop_ids = frozenset[int]() if body.ignore_eos else served.text.stop_token_ids
     stop_ids |= _stop_token_ids(body, served.text)
     choices = []

@@ -6,7 +6,7 @@ spelled as vLLM and its clients spell them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -25,6 +25,35 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: Annotated[bool | None, only("stream_options.include_obfuscation", False)] = None
+
+
+class JsonSchema(BaseModel):
+    """response_format.json_schema. The schema is always held to in full, so `strict` changes nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """What a chat answer must be."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_belongs(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise wrong(
+                "'response_format.json_schema' goes with the type 'json_schema', and only with it.",
+                param="response_format.json_schema",
+            )
+        return self
 
 
 class GenerationParameters(BaseModel):
@@ -50,6 +79,10 @@ class GenerationParameters(BaseModel):
     stop_token_ids: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, strict=False)] | None = None
     ignore_eos: bool | None = None
 
+    # Beyond OpenAI: what the answer must be. In response_format's stead.
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -63,6 +96,14 @@ class GenerationParameters(BaseModel):
     def _stream_options_need_a_stream(self) -> GenerationParameters:
         if self.stream_options is not None and not self.stream:
             raise wrong("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _one_constraint(self) -> GenerationParameters:
+        if self.grammar is not None and self.regex is not None:
+            raise wrong("'grammar' and 'regex' are two constraints of one answer: send one of them.", param="regex")
+        if self.ignore_eos and (self.grammar is not None or self.regex is not None):
+            raise wrong("'ignore_eos' is not allowed where a grammar says when the answer ends.", param="ignore_eos")
         return self
 
     @property
@@ -80,10 +121,7 @@ class ChatRequest(GenerationParameters):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    response_format: Annotated[
-        dict[str, Any] | None,
-        only("response_format", {"type": "text"}, instead="only {'type': 'text'} is served yet"),
-    ] = None
+    response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Annotated[ToolChoice | None, ToolChoiceField] = None
     parallel_tool_calls: bool | None = None
@@ -112,7 +150,19 @@ class ChatRequest(GenerationParameters):
         if taken := RESERVED_VARIABLES & (self.chat_template_kwargs or {}).keys():
             message = f"'chat_template_kwargs' cannot set '{min(taken)}'."
             raise wrong(message, param="chat_template_kwargs")
+        other = "grammar" if self.grammar is not None else "regex" if self.regex is not None else None
+        if other is not None and (self._has_format or self.offered_tools):
+            name = "response_format" if self._has_format else "tools"
+            raise wrong(f"'{name}' and '{other}' both say what the answer is: send one of them.", param=other)
+        forced = self.tool_choice is not None and self.tool_choice.mode == "required"
+        if self.ignore_eos and (self._has_format or forced or any(tool.function.strict for tool in self.offered_tools)):
+            name = "response_format" if self._has_format else "tools"
+            raise wrong(f"'ignore_eos' is not allowed where '{name}' says when the answer ends.", param="ignore_eos")
         return self
+
+    @property
+    def _has_format(self) -> bool:
+        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def offered_tools(self) -> list[Tool]:

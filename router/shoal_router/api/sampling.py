@@ -19,7 +19,7 @@ _SMALLEST_TOP_P = 1e-9
 T = TypeVar("T", int, float)
 
 
-def sampling_params(request: ChatRequest | CompletionRequest, text: TextModel) -> SamplingParams:
+def sampling_params(request: ChatRequest | CompletionRequest, text: TextModel, grammar: str = "") -> SamplingParams:
     """The parameters of the request's first sequence. Raises ApiError for a logit_bias that names no token."""
     defaults = text.defaults
     seed = secrets.randbits(64) if request.seed is None else request.seed % UINT64
@@ -34,6 +34,7 @@ def sampling_params(request: ChatRequest | CompletionRequest, text: TextModel) -
         logit_bias=_logit_bias(request.logit_bias or {}, text.vocab_size),
         seed=seed,
         logprobs=request.alternatives,
+        grammar=grammar,
     )
 
 

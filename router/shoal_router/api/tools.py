@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from shoal_router.api.fields import json_kind, unsupported, wrong
 
-_NOT_FORCED = "what a model writes cannot be forced yet"
-
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
@@ -84,10 +82,6 @@ ToolChoiceField = PlainValidator(
 def check_tools(tools: list[Tool], choice: ToolChoice | None, parallel: bool | None) -> None:
     """Raises what pydantic turns into a refusal when the three parameters do not agree."""
     names = [tool.function.name for tool in tools]
-    if choice is not None and choice.mode == "required":
-        raise unsupported(f"The parameter 'tool_choice' is not supported by this server: {_NOT_FORCED}.", "tool_choice")
-    if any(tool.function.strict for tool in tools):
-        raise unsupported(f"The parameter 'strict' is not supported by this server: {_NOT_FORCED}.", "tools")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise wrong(f"Two tools are named '{twice}'.", param="tools")
     if choice is not None and choice.mode == "required" and not tools:

@@ -1,7 +1,8 @@
 """The gateway's ASGI application.
 
 A request's `model` is read from its body; headers and body then go to that model's router as they came, and the answer
-comes back as it arrives, so that streams, errors and keep-alives stay the router's. When the client leaves, the
+comes back as it arrives, so that streams, errors and keep-alives stay the router's. What names a kept response instead
+goes to every router (kept.py). When the client leaves, the
 connection to the router closes, and the router frees what the answer held.
 """
 
@@ -21,6 +22,7 @@ from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, request_id_of
 from shoal_router.api.errors import SERVER_ERROR, ApiError, invalid
 from shoal_router.api.gate import Gate
+from shoal_router.gateway.kept import Header, answer_of_keeper
 from shoal_router.gateway.routes import Routes
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Gateway:
             await JSONResponse({"object": "list", "data": self._models()})(scope, receive, send)
         elif path.startswith("/v1/models/"):
             await self._pass_on(path.removeprefix("/v1/models/"), b"", scope, receive, send)
+        elif path.startswith("/v1/responses/") and method in ("GET", "DELETE"):
+            await while_connected(receive, self._ask_all(scope, send))
         elif method == "POST":
             body = await _body(receive)
             await self._pass_on(_model_of(body), body, scope, receive, send)
@@ -96,14 +100,25 @@ class Gateway:
         return table[model]
 
     async def _pass_on(self, model: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        url = self._router_of(model)
+        request = self._request(self._router_of(model), body, scope)
+        await while_connected(receive, self._answer(request, model, send))
+
+    def _request(self, url: str, body: bytes, scope: Scope) -> httpx.Request:
+        """The client's request, to a router."""
         headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED_ON]
         headers.append((b"x-request-id", request_id_of(scope).encode()))
         path = scope.get("raw_path") or scope["path"].encode()
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         target = httpx.URL(url).copy_with(raw_path=path + query)
-        request = self._client.build_request(scope["method"], target, headers=headers, content=body)
-        await while_connected(receive, self._answer(request, model, send))
+        return self._client.build_request(scope["method"], target, headers=headers, content=body)
+
+    async def _ask_all(self, scope: Scope, send: Send) -> None:
+        urls = sorted(set(self._routes.table().values()))
+        answer = await answer_of_keeper(self._client, [self._request(url, b"", scope) for url in urls])
+        if answer is None:
+            raise _unavailable("A router that may keep this response")
+        await send({"type": "http.response.start", "status": answer.status, "headers": _passed(answer.headers)})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
     async def _answer(self, request: httpx.Request, model: str, send: Send) -> None:
         try:
@@ -112,13 +127,10 @@ class Gateway:
             log.warning(
                 "no answer from a router", extra={"model": model, "url": str(request.url), "reason": repr(error)}
             )
-            raise _unavailable(model) from error
+            raise _unavailable(f"The router of '{model}'") from error
         try:
-            headers = [(name.lower(), value) for name, value in response.headers.raw]
-            passed = [
-                (name, value) for name, value in headers if name == b"content-length" or name not in _NOT_PASSED_ON
-            ]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": passed})
+            headers = _passed(response.headers.raw)
+            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             # Raw: an encoded body stays as its headers say.
             async for chunk in response.aiter_raw():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -149,6 +161,12 @@ def _model_of(body: bytes) -> str:
     return model
 
 
-def _unavailable(model: str) -> ApiError:
-    message = f"The router of '{model}' does not answer right now."
+def _passed(headers: list[Header]) -> list[Header]:
+    """Those of a router's answer that the client gets."""
+    lower = [(name.lower(), value) for name, value in headers]
+    return [(name, value) for name, value in lower if name == b"content-length" or name not in _NOT_PASSED_ON]
+
+
+def _unavailable(who: str) -> ApiError:
+    message = f"{who} does not answer right now."
     return ApiError(503, message, kind=SERVER_ERROR, code="pipeline_unavailable", retry_after=2)

@@ -19,7 +19,7 @@ import grpc
 from shoal.errors import PlanError, StageError
 from shoal.wire.codec import decode_open_reply, encode_open
 from shoal.wire.errors import StageUnreachable, WrongPlace, from_rpc_error
-from shoal.wire.messages import DType, KvCapacity, OpenRequest, StageDescription
+from shoal.wire.messages import LARGEST_GRAMMAR, DType, KvCapacity, OpenRequest, StageDescription
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.stage_pb2 import ResultsRequest
 from shoal.wire.stage_pb2_grpc import StageStub
@@ -160,7 +160,8 @@ class RingOpener:
             block_end=stage.block_end,
             next_address="" if last else facts.addresses[index + 1],
             hidden_dtype=dtype,
-            max_frame_bytes=(self.prefill_chunk + facts.capacity.sequences) * stage.hidden_size * _BYTES[dtype],
+            max_frame_bytes=(self.prefill_chunk + facts.capacity.sequences) * stage.hidden_size * _BYTES[dtype]
+            + facts.capacity.sequences * LARGEST_GRAMMAR,
         )
         where = facts.addresses[index]
         try:

@@ -24,13 +24,17 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEvent:
-    """New tokens of a sequence; `finish` on its last event. `cached_tokens` of its prompt were not computed."""
+    """New tokens of a sequence; `finish` on its last event. `cached_tokens` of its prompt were not computed.
+
+    With `error` there are none, and never will be: the last stage says why.
+    """
 
     seq: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
     cached_tokens: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

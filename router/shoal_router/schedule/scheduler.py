@@ -411,6 +411,9 @@ class Scheduler:
         """Append what was drawn, and settle the guesses that it answers."""
         seq = sent.seq
         seq.awaited -= 1
+        if outcome.error:
+            self._end(seq)
+            return SequenceEvent(seq.id, (), error=outcome.error)
         finish: FinishReason | None = None
         hit = True
         for token in outcome.tokens:

@@ -59,10 +59,11 @@ def draw(logits: Logits, params: SamplingParams, position: int) -> int:
 
 
 def logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
-    """Natural-log probability of `token`, and of the `top` most likely ids, highest first."""
+    """Natural-log probability of `token`, and of the `top` most likely ids that are possible, highest first."""
     best = float(logits.max())
     norm = best + math.log(float(np.exp(logits - np.float32(best)).sum(dtype=np.float64)))
     ids = _top_k(logits, min(top, logits.size)) if top else np.empty(0, np.intp)
+    ids = ids[logits[ids] > -np.inf]
     order = ids[np.lexsort((ids, -logits[ids]))]
     return TokenLogprob(
         logprob=float(logits[token]) - norm,

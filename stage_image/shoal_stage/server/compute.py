@@ -158,6 +158,8 @@ class ComputeThread(EngineThread["_Run | _Free | _Mark"]):
         before = len(work.seqs)
         work.seqs.update(row.seq for row in body.rows)
         self._held += len(work.seqs) - before
+        if work.sampler is not None:
+            work.sampler.prepare(body.rows)
         output = engine.run(body.rows, body.hidden)
         outcomes = () if work.sampler is None else work.sampler.sample(body.rows, output)
         ended = time.perf_counter()

@@ -21,12 +21,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from llguidance import LLTokenizer
+
 from shoal.manifest import Manifest
 from shoal.tracing import Traces
 from shoal.wire.messages import Row
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.fake import FakeEngine, fake_manifest
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
 from shoal_stage.server.stage import Patience, Stage
@@ -73,6 +76,7 @@ async def start_stage(
     wait_ready: bool = True,
     tls: TlsDirectory | None = None,
     traces: Traces | None = None,
+    grammars: Grammars | None = None,
 ) -> AsyncIterator[StageHandle]:
     """A stage server on the loopback; with `wait_ready` it has loaded (or failed) when the body runs."""
     engines: list[Any] = []
@@ -85,7 +89,14 @@ async def start_stage(
     description = describe_stage(
         manifest, *blocks, engine="fake", device="CPU", exact=True, max_frame_bytes=max_frame_bytes, versions=versions
     )
-    server = StageServer(load, description, patience or Patience(hand_over=0.2, drain=5.0), tls, traces=traces)
+    server = StageServer(
+        load,
+        description,
+        patience or Patience(hand_over=0.2, drain=5.0),
+        tls,
+        traces=traces,
+        grammars=grammars,
+    )
     address = await server.start(listen)
     try:
         if wait_ready:
@@ -105,11 +116,13 @@ async def fake_pipeline(
     patience: Patience | None = None,
     tls: TlsDirectory | None = None,
     traces: Traces | None = None,
+    tokenizer: Callable[[], LLTokenizer] | None = None,
     **engine: Any,
 ) -> AsyncIterator[list[StageHandle]]:
     """`stages` FakeEngine stages that together hold one fake model. `on_run(stage, rows)` is called before each step.
 
-    Further arguments go to FakeEngine (paged, sequences, blocks, block_size, max_context).
+    With a `tokenizer` the last one follows grammars. Further arguments go to FakeEngine (paged, sequences, blocks,
+    block_size, max_context).
     """
     manifest = fake_manifest(layers=layers, vocab_size=vocab_size, max_context=engine.get("max_context", 512))
     total = layers + 2
@@ -134,6 +147,7 @@ async def fake_pipeline(
                     patience=patience,
                     tls=tls,
                     traces=traces,
+                    grammars=Grammars(tokenizer, vocab_size) if tokenizer and index == stages - 1 else None,
                 )
             )
             for index in range(stages)

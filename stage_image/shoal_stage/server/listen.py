@@ -23,6 +23,7 @@ from shoal.wire.stage_pb2_grpc import add_StageServicer_to_server
 from shoal.wire.tls import TlsDirectory
 from shoal.wire.transport import server_options
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.refusals import Refusals
 from shoal_stage.server.refused import Handshakes, Refused
 from shoal_stage.server.service import StageService
@@ -95,10 +96,11 @@ class StageServer:
         tls: TlsDirectory | None = None,
         health_listen: str = "",
         traces: Traces | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._port = Port(SERVICE, description.max_frame_bytes, tls, health_listen)
         refused = Refused(self._port.handshakes)
-        self.stage = Stage(load, description, patience, self._port.on_state, tls, traces, refused)
+        self.stage = Stage(load, description, patience, self._port.on_state, tls, traces, refused, grammars)
         service = StageService(self.stage, by_role=tls is not None)
         add_StageServicer_to_server(service, self._port.grpc)  # type: ignore[no-untyped-call]
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import uvloop
 
 from shoal.errors import UsageError
+from shoal.grammar import tokenizer_of
 from shoal.logs import log_to_stderr
 from shoal.manifest import Manifest, read_manifest, verify_files
 from shoal.parent import die_with_parent
 from shoal.tracing import traces_of_environment
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.describe import describe_stage
 from shoal_stage.server.listen import StageServer
 from shoal_stage.server.process import serve_until_told
@@ -52,8 +54,12 @@ async def _run(settings: ServeSettings, manifest: Manifest) -> int:
         max_frame_bytes=settings.max_frame_bytes,
     )
     patience = Patience(step=settings.step_seconds, drain=settings.drain_seconds)
+    grammars = None
+    if settings.end == len(manifest.blocks):
+        vocab_size, ends = manifest.shape.vocab_size, manifest.eos_token_ids
+        grammars = Grammars(lambda: tokenizer_of(settings.model, vocab_size, ends), vocab_size)
     traces = traces_of_environment("shoal-stage")
-    server = StageServer(load, description, patience, settings.tls, settings.health_listen, traces)
+    server = StageServer(load, description, patience, settings.tls, settings.health_listen, traces, grammars)
     try:
         return await serve_until_told(server, settings.listen)
     finally:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from shoal.wire.errors import DigestMismatch, InvalidFrame, StageExhausted, StaleEpoch, WrongPlace
 from shoal.wire.messages import (
     LARGEST_ADDED,
+    LARGEST_GRAMMAR,
     REPETITION_PENALTIES,
     Frame,
     KvCapacity,
@@ -180,6 +181,8 @@ class Place:
         bounded = all(abs(value) <= LARGEST_ADDED for value in added)
         if not (bounded and params.temperature >= 0 and 0 < params.top_p <= 1 and 0 <= params.min_p <= 1):
             raise InvalidFrame(f"sequence {row.seq} has sampling parameters out of range: {params}")
+        if (size := len(params.grammar.encode())) > LARGEST_GRAMMAR:
+            raise InvalidFrame(f"sequence {row.seq} has a grammar of {size} bytes: up to {LARGEST_GRAMMAR} are taken")
         least, most = REPETITION_PENALTIES
         if not least <= params.repetition_penalty <= most:
             raise InvalidFrame(

@@ -26,6 +26,7 @@ from shoal.wire.messages import DType, Frame, StageProgress, Step
 from shoal.wire.pulse import PULSE_SECONDS
 from shoal.wire.stage_pb2 import Credit
 from shoal.wire.stage_pb2 import Frame as FrameMessage
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.place import Held, Place
@@ -51,9 +52,10 @@ class Session:
         held: Held,
         compute: ComputeThread,
         refused: Refused,
+        grammars: Grammars | None,
     ) -> None:
         self.place = Place(epoch, held)
-        self.work = Work(epoch, stage_index, hidden_dtype, Sampler() if held.last else None)
+        self.work = Work(epoch, stage_index, hidden_dtype, Sampler(grammars) if held.last else None)
         self.error: StageError | None = None
         self.ended = asyncio.Event()
         self._compute = compute

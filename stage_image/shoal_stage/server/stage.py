@@ -24,6 +24,7 @@ from shoal.wire.messages import OpenReply, OpenRequest, StageDescription, StageS
 from shoal.wire.refused import reason_of
 from shoal.wire.tls import TlsDirectory
 from shoal_stage.engine.interface import Engine
+from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.compute import ComputeThread, Outgoing, Work
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.place import Held, check_open
@@ -64,8 +65,10 @@ class Stage:
         tls: TlsDirectory | None = None,
         traces: Traces | None = None,
         refused: Refused | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self._tls = tls
+        self._grammars = grammars
         self.refused = refused or Refused()
         self._description = description
         self._patience = patience
@@ -116,7 +119,13 @@ class Stage:
                     await hop.close()
                     raise
             session = Session(
-                request.epoch, request.stage_index, request.hidden_dtype, held, self._compute, self.refused
+                request.epoch,
+                request.stage_index,
+                request.hidden_dtype,
+                held,
+                self._compute,
+                self.refused,
+                self._grammars,
             )
             self._session = session
             if hop is not None:
@@ -204,6 +213,8 @@ class Stage:
         # A load cannot be interrupted, and a hung step will not end: nobody waits for either.
         waits = self._held is not None and self.failure is None
         stopped = await self._compute.stop(self._patience.drain if waits else _GONE_SECONDS)
+        if self._grammars is not None:
+            self._grammars.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -24,7 +24,9 @@ async def served(look, keys=None):
     page = Page(look, keys, tick_seconds=0.01)
     runner = await serve_page(page, 0, everywhere=keys is not None)
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", runner
+        # Port 0 is another one for each family of addresses.
+        (port,) = [address[1] for address in runner.addresses if "." in address[0]]
+        yield f"http://127.0.0.1:{port}", runner
     finally:
         await runner.cleanup()
 

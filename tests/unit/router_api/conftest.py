@@ -10,6 +10,7 @@ import pytest
 
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
+from shoal_router.constrain.check import FakeCheck
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model
 from shoal_router.text.model import TextModel
@@ -24,6 +25,7 @@ class Bench:
     text: TextModel
     generator: FakeGenerator
     settings: ApiSettings
+    grammars: FakeCheck = field(default_factory=FakeCheck)
     clients: list[httpx.AsyncClient] = field(default_factory=list)
     _client: httpx.AsyncClient | None = field(default=None, init=False)
 
@@ -37,7 +39,7 @@ class Bench:
     @property
     def client(self) -> httpx.AsyncClient:
         if self._client is None:
-            app = create_app(self.generator, self.text, self.settings)
+            app = create_app(self.generator, self.text, self.settings, grammars=self.grammars)
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             self._client = httpx.AsyncClient(transport=transport, base_url="http://router")
             self.clients.append(self._client)

@@ -22,11 +22,7 @@ def error_of(response, status):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),  # the template of this model knows none
-        ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("tool_choice", {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
         ("functions", [{"name": "f"}]),
         ("function_call", {"name": "f"}),

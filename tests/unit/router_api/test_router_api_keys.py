@@ -39,7 +39,7 @@ def file(tmp_path):
 async def client(bench, file):
     clock = Clock()
     keys = ApiKeys(file, clock)
-    app = create_app(bench.generator, bench.text, bench.settings, keys)
+    app = create_app(bench.generator, bench.text, bench.settings, keys, grammars=bench.grammars)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as made:
         made.clock = clock

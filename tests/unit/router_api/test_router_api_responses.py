@@ -146,6 +146,7 @@ async def test_a_history_as_items(bench) -> None:
     ("body", "param"),
     [
         ({"input": []}, "input"),
+        ({"input": "x" * 5000}, "input"),  # more than the context
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -167,6 +168,15 @@ async def test_what_is_wrong_is_named_as_it_was_sent(bench, body, param) -> None
     response = await respond(bench, **body)
     assert response.status_code in (400, 404), response.text
     assert response.json()["error"]["param"] == param
+
+
+async def test_case_80_a_schema_that_cannot_be_used_is_named_as_it_was_sent(bench) -> None:
+    schema = {"type": "array", "uniqueItems": True}
+    bench.grammars.refused[json.dumps(schema)] = "uniqueItems"
+    response = await respond(bench, text={"format": {"type": "json_schema", "name": "x", "schema": schema}})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "text.format.schema"
+    assert "Invalid schema for 'text.format.schema': uniqueItems" in response.json()["error"]["message"]
 
 
 async def test_logprobs_of_the_text(bench) -> None:

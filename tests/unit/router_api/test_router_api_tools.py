@@ -135,6 +135,10 @@ async def test_logprobs_are_of_every_token_of_a_call(tools, events) -> None:
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tool_choice": "sometimes", "tools": [WEATHER]}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [WEATHER]}, "tool_choice"),
+        ({"tool_choice": "required", "tools": [WEATHER], "ignore_eos": True}, "ignore_eos"),
+        ({"tools": [WEATHER], "regex": "a"}, "regex"),
         ({"parallel_tool_calls": True}, "parallel_tool_calls"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"stop_token_ids": [99999]}, "stop_token_ids"),
@@ -144,6 +148,40 @@ async def test_what_does_not_fit_is_named(tools, body, param) -> None:
     response = await tools.chat(**body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "called", "begins"),
+    [
+        ({"tools": [WEATHER, TIME], "tool_choice": "required"}, {"weather", "time"}, "start: calls"),
+        ({"tools": [WEATHER, TIME], "tool_choice": NAMED}, {"weather"}, "start: calls"),
+        ({"tools": [STRICT, TIME]}, {"weather", "time"}, "start: TEXT | head"),
+        (
+            {"tools": [WEATHER], "response_format": {"type": "json_object"}},
+            {"weather"},
+            "start: calls | content",
+        ),
+    ],
+)
+async def test_calls_that_must_come_or_must_be_right_are_a_grammar(tools, body, called, begins) -> None:
+    tools.say(CALL)
+    assert (await tools.chat(**body)).status_code == 200
+    (asked,) = tools.grammars.asked
+    assert asked.param == "tools"
+    assert asked.text.startswith(begins)
+    assert {name for name in ("weather", "time") if f'\\"name\\": \\"{name}\\"' in asked.text} == called
+    assert tools.generator.requests[0].params.grammar
+
+
+async def test_calls_that_may_come_are_free(tools) -> None:
+    tools.say(CALL)
+    await tools.chat(tools=[WEATHER], tool_choice="auto")
+    await tools.chat(tools=[STRICT], tool_choice="none")
+    assert not tools.grammars.asked
 
 
 async def test_reasoning_is_apart_from_the_answer(thinker, events) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,11 +12,12 @@ from starlette.responses import Response
 from shoal_router.api import document
 from shoal_router.api.answers import Job
 from shoal_router.api.edge import key_of
+from shoal_router.api.errors import ApiError
 from shoal_router.api.prepare import Served, caller_of, chat_job
 from shoal_router.api.responses.items import messages_of
 from shoal_router.api.responses.kept import KeptResponses
 from shoal_router.api.responses.layout import ResponseLayout
-from shoal_router.api.responses.request import ResponseRequest, chat_request
+from shoal_router.api.responses.request import ResponseRequest, chat_request, renamed
 
 Answer = Callable[[Job, bool | None, Request], Awaitable[Response]]
 
@@ -38,8 +40,12 @@ def responses_router(served: Served, answer: Answer) -> APIRouter:
                 kept.keep(caller.key, response, [*messages, *messages_of(response["output"])])
 
         layout = ResponseLayout(body, served.text.token_bytes, finished)
-        job = await chat_job(chat_request(body, messages), served, caller, layout)
-        return await answer(job, body.stream, request)
+        chat = chat_request(body, messages)
+        try:
+            job = await chat_job(chat, served, caller, layout)
+        except ApiError as error:
+            raise renamed(error) from error
+        return await answer(replace(job, prompt_param="input"), body.stream, request)
 
     @router.get("/{response_id}")
     async def retrieve(response_id: str, request: Request) -> dict[str, Any]:

@@ -69,7 +69,12 @@ class ResponseRequest(BaseModel):
     prompt_cache_retention: Annotated[str | None, only("prompt_cache_retention", "in_memory", "in-memory")] = None
 
 
-_CHAT_NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+_CHAT_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
 
 
 def chat_request(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatRequest:
@@ -91,10 +96,11 @@ def chat_request(body: ResponseRequest, messages: list[dict[str, Any]]) -> ChatR
     try:
         return ChatRequest.model_validate({name: value for name, value in wanted.items() if value is not None})
     except ValidationError as error:
-        raise _renamed(from_validation(RequestValidationError(error.errors()))) from error
+        raise renamed(from_validation(RequestValidationError(error.errors()))) from error
 
 
-def _renamed(error: ApiError) -> ApiError:
+def renamed(error: ApiError) -> ApiError:
+    """What a chat request was refused for, in this API's names."""
     for chat, here in _CHAT_NAMES.items():
         if error.param is not None and error.param.startswith(chat):
             error.message = error.message.replace(error.param, error.param.replace(chat, here, 1))

@@ -45,9 +45,10 @@ class Image:
 
 OPERATOR: Final = Image("operator", "operator/Dockerfile")
 ROUTER: Final = Image("router", "router/Dockerfile")
+GATEWAY: Final = Image("gateway", "cli/Dockerfile")
 COMPILE: Final = Image("compile", "stage_image/Dockerfile")
 STAGE: Final = Image("stage", "stage_image/Dockerfile")
-ALL: Final = (OPERATOR, ROUTER, COMPILE, STAGE)
+ALL: Final = (OPERATOR, ROUTER, GATEWAY, COMPILE, STAGE)
 
 
 def base() -> str:
