@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from typing import Any, cast
 
 import kopf
 
@@ -37,6 +38,8 @@ async def run(settings: OperatorSettings) -> int:
         namespaces=list(settings.watch_namespaces),
         clusterwide=not settings.watch_namespaces,
         stop_flag=running.stop,
+        # kopf would make one of the user's name, and in the operator's image the user has none.
+        identity=cast("Any", settings.pod_name),
     )
     return 0 if asked.is_set() else 1
 

@@ -18,8 +18,10 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.informer import Informer, silence
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref, ref_of
+from shoal_operator.cluster.routers import Listen, listen
 from shoal_operator.errors import LeadershipLost, OperatorError
 from shoal_operator.leader import Leader
+from shoal_operator.lost import LostStages
 from shoal_operator.metrics import Metrics
 from shoal_operator.names import MANAGED_BY
 from shoal_operator.queue import Key, WorkQueue
@@ -38,7 +40,14 @@ log = logging.getLogger(__name__)
 class Controller:
     """Start with `run`; `saw` is told of every event of a ShardedModel."""
 
-    def __init__(self, cluster: Cluster, settings: OperatorSettings, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: OperatorSettings,
+        metrics: Metrics | None = None,
+        *,
+        listen_to_router: Listen = listen,
+    ) -> None:
         self.cache = Cache()
         self.queue = WorkQueue()
         self.metrics = metrics or Metrics()
@@ -46,7 +55,8 @@ class Controller:
         self._settings = settings
         self._leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
         self._nodes_file: NodesFile | None = load_nodes(settings.nodes_file) if settings.nodes_file else None
-        self._reconciler = Reconciler(cluster, self.cache, settings, self._nodes_file)
+        self._lost = LostStages(self.cache, listen_to_router, self.queue.add)
+        self._reconciler = Reconciler(cluster, self.cache, settings, self._nodes_file, lost=self._lost.of)
         self._waiting: set[Key] = set()
         self._undelivered: dict[Ref, tuple[int, float]] = {}
         self._failed: str = ""
@@ -122,6 +132,7 @@ class Controller:
                     tasks.create_task(self._worker(), name=f"worker {number}")
                 tasks.create_task(_every(self._settings.resync_seconds, self._resync), name="resync")
                 tasks.create_task(_every(CHECK_SECONDS, self.check_delivery), name="delivery")
+                tasks.create_task(self._lost.run(), name="lost stages")
         finally:
             self.metrics.leading.set(0)
 

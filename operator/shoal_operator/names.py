@@ -79,6 +79,11 @@ def stage_host(model: str, namespace: str, stage: str, domain: str) -> str:
     return f"{stage}.{stages_service(model)}.{namespace}.svc.{domain}"
 
 
+def stage_of(address: str) -> str:
+    """The stage's name in an address that `stage_host` made."""
+    return address.partition(".")[0]
+
+
 def model_of(obj: Mapping[str, Any]) -> tuple[str, str] | None:
     """Namespace and name of the ShardedModel that a child belongs to."""
     metadata = obj["metadata"]

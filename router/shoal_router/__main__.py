@@ -49,6 +49,7 @@ from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
 from shoal_router.watch.feed import Watch
+from shoal_router.watch.lost import LostStages
 from shoal_router.watch.picture import card_of
 
 
@@ -154,13 +155,17 @@ def run(settings: RouterSettings) -> None:
         prompt = text.encode(TEXT, add_special_tokens=True)
         measurer = Measurer(runtime, lambda: read_plan(settings.plan), prompt)
         companions.append(measurer)
+    lost = LostStages(runtime.look)
     metrics = None
     if figures is not None:
-        metrics = (
-            metrics_app(families.registry, lambda: measurer.measured if measurer is not None else None),
-            figures,
-        )
-    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, watch.close, metrics, certificate))
+        told = metrics_app(families.registry, lost, lambda: measurer.measured if measurer is not None else None)
+        metrics = told, figures
+
+    def close_streams() -> None:
+        watch.close()
+        lost.close()
+
+    uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, close_streams, metrics, certificate))
     if traces is not None:
         traces.close()
 

@@ -84,5 +84,5 @@ Quantity = Annotated[
 def quantity_bytes(value: int | str) -> int:
     """The whole number of units (bytes, or cores rounded down) that a quantity names: `6Gi` is 6442450944."""
     text = str(_is_quantity(value))
-    number = text.rstrip("mkMGTPi")
+    number = text.rstrip("mkKMGTPi")
     return int(Decimal(number) * _SCALE[text[len(number) :]])

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One ShardedModel's part of the cluster at one time."""
+    """One ShardedModel's part of the cluster at one time. `lost`: names of stages that are gone, as its router says."""
 
     children: Mapping[Ref, Object]
     pods: tuple[Object, ...]
@@ -40,6 +40,7 @@ class Observed:
     now: datetime.datetime
     sizes: ModelFacts | None = None
     sizes_key: str = ""
+    lost: frozenset[str] = frozenset()
 
     def child(self, ref: Ref) -> Object | None:
         """A child by its reference."""

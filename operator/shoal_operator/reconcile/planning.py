@@ -66,6 +66,8 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
             open_to.append(view.facts)
         else:
             refused.append(why)
+    silent = _silent(observed)
+    open_to = [facts for facts in open_to if facts.name not in silent]
     relieved = _relieved(intent, observed, {node.name for node in open_to}, in_use)
     staying = [
         # What a running stage uses it has, whatever the device plugin says just now.
@@ -91,9 +93,11 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     if left is None:
         return Planned(None, problem="; ".join(kept.missing), moved=moved, look_again=look_again)
     before = observed.plan.standbys if observed.plan is not None else ()
+    left_by = _being_left(intent, left, observed)
+    free = [node for node in open_to if node.name not in left_by]
     # A standby computes nothing, but it takes memory: it goes from a PC in use as well.
     waiting = [node for node in staying if node.name not in in_use]
-    plan = with_standbys(left, facts, open_to, wanted, previous=before, staying=waiting, leaving=in_use)
+    plan = with_standbys(left, facts, free, wanted, previous=before, staying=waiting, leaving=in_use)
     return Planned(
         plan,
         moved=moved,
@@ -132,25 +136,47 @@ def _placed(intent: Intent, plan: Plan, observed: Observed, pipeline: int, stage
 
 
 def _relieved(intent: Intent, observed: Observed, open_to: Collection[str], in_use: Collection[str]) -> set[str]:
-    """Nodes that are not Ready or are in use, and whose stage is loaded elsewhere: it moves there at once.
+    """Nodes that are not Ready, whose stage is gone by what the router says, or that are in use, and whose stage is
+    loaded elsewhere: it moves there at once.
 
-    What is lost is made good first: as long as a node with a stage is not Ready, nothing moves for a person's sake.
+    What is lost is made good first: as long as a stage is lost, nothing moves for a person's sake.
     """
     if observed.plan is None or not observed.plan.standbys:
         return set()
-    ready = {view.name for view in observed.nodes if view.ready}
+    there = {view.name for view in observed.nodes if view.ready} - _silent(observed)
     loaded = [
         placed
         for placed in place_standbys(intent, observed.plan, observed)
-        if placed.stage.node in ready and _serves(observed.pod_of_stage(placed.name))
+        if placed.stage.node in there and _serves(observed.pod_of_stage(placed.name))
     ]
     blocks = {(placed.stage.block_start, placed.stage.block_end) for placed in loaded}
     serving = [(pipeline.index, stage) for pipeline in observed.plan.pipelines for stage in pipeline.stages]
-    lost = [stage for _, stage in serving if stage.node not in ready]
+    lost = [stage for _, stage in serving if stage.node not in there]
     if lost:
         return {stage.node for stage in lost if (stage.block_start, stage.block_end) in blocks}
     places = {(placed.pipeline, placed.stage.index) for placed in loaded if placed.stage.node in open_to}
     return {stage.node for pipeline, stage in serving if stage.node in in_use and (pipeline, stage.index) in places}
+
+
+def _silent(observed: Observed) -> set[str]:
+    """Nodes whose stage is gone, as the router says: Kubernetes may not know it for most of a minute."""
+    if observed.plan is None:
+        return set()
+    stages = (stage for pipeline in observed.plan.pipelines for stage in pipeline.stages)
+    return {stage.node for stage in stages if names.stage_of(stage.address) in observed.lost}
+
+
+def _being_left(intent: Intent, plan: Plan, observed: Observed) -> set[str]:
+    """Nodes with the pod of a stage that is not in the plan: as long as it is there, its node may be gone.
+
+    A pod on a node without power ends when that node is back; until then nothing new is put there.
+    """
+    wanted = {each.name for each in (*place(intent, plan, observed), *place_standbys(intent, plan, observed))}
+    return {
+        pod["spec"].get("nodeName", "")
+        for pod in observed.pods_of(names.STAGE)
+        if pod["metadata"]["labels"].get(names.NAME_LABEL) not in wanted
+    }
 
 
 def _serves(pod: Object | None) -> bool:

@@ -28,6 +28,7 @@ from shoal_operator.desired.router import router_name
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.errors import ApiError, OperatorError
 from shoal_operator.figures import Figures, RouterFigures
+from shoal_operator.nodes import NodeView
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
@@ -68,6 +69,7 @@ class Reconciler:
         nodes_file: NodesFile | None = None,
         figures: Figures | None = None,
         wall: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        lost: Callable[[Key], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -75,6 +77,7 @@ class Reconciler:
         self._nodes_file = nodes_file
         self._figures = figures or RouterFigures()
         self._wall = wall
+        self._lost = lost
         self._applier = Applier(cluster, cache)
         self._reporter = Reporter(cluster, cache, settings.pod_name)
         self._planning = asyncio.Lock()
@@ -102,7 +105,7 @@ class Reconciler:
             if not error.for_people:
                 raise
             problem = error
-        observed = observe(self._cache, intent, self._nodes_file, now)
+        observed = self._observe(intent, now)
         state, planned = decided or (model_state(intent, observed), Planned(observed.plan))
         state = await self._progress(state)
         situation = self._situation(intent, observed, state, planned)
@@ -114,6 +117,11 @@ class Reconciler:
         soon = PROGRESS_SECONDS if state.compiling is not None else DAY
         figures = look_again_for_figures(situation, now)
         return Outcome(min(soon, planned.look_again or DAY, figures or DAY), wants_room)
+
+    def _observe(self, intent: Intent, now: datetime.datetime, nodes: tuple[NodeView, ...] | None = None) -> Observed:
+        observed = observe(self._cache, intent, self._nodes_file, now, nodes)
+        lost = self._lost((intent.namespace, intent.name))
+        return replace(observed, lost=frozenset(names.stage_of(address) for address in lost))
 
     async def _progress(self, state: ModelState) -> ModelState:
         """What the compiler says; it is worth a look, not a failed reconcile."""
@@ -128,7 +136,7 @@ class Reconciler:
     async def _act(self, intent: Intent, now: datetime.datetime) -> tuple[ModelState, Planned]:
         terms = await volume_terms(self._cluster, intent)
         async with self._planning:
-            observed = observe(self._cache, intent, self._nodes_file, now)
+            observed = self._observe(intent, now)
             state = model_state(intent, observed)
             planned, known, frozen = self._decide(intent, observed, state, terms)
             claim: Object | None = None
@@ -137,7 +145,7 @@ class Reconciler:
                 await self._applier.apply([claim], observed.children)
         if known.placed:
             await keep_certificates(intent, observed, self._applier)
-        observed = observe(self._cache, intent, self._nodes_file, now, observed.nodes)
+        observed = self._observe(intent, now, observed.nodes)
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
         if claim is not None:
@@ -197,6 +205,7 @@ class Reconciler:
                     observed.pod_of_stage(each.name),
                     observed.child(Ref(DEPLOYMENT, intent.namespace, each.name)),
                     views.get(each.stage.node),
+                    gone=each.name in observed.lost,
                 )
                 for each in of
             )

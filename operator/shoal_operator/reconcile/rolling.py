@@ -53,7 +53,7 @@ def _as_it_is(stages: Sequence[PlacedStage], plan: Plan, observed: Observed) -> 
         now = each.stage
         if (was.node, was.device) != (now.node, now.device) or was.block_end != now.block_end:
             return ()
-        found.append(replace(each, name=was.address.partition(".")[0], held=True))
+        found.append(replace(each, name=names.stage_of(was.address), held=True))
     return tuple(found)
 
 

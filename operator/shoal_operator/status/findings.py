@@ -19,17 +19,19 @@ SUMS: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """A placed stage with its pod and its Deployment, as far as they exist."""
+    """A placed stage with its pod and its Deployment, as far as they exist. `gone`: its router says so."""
 
     placed: PlacedStage
     pod: Mapping[str, Any] | None
     deployment: Mapping[str, Any] | None
     node: NodeView | None
+    gone: bool = False
 
     @property
     def ready(self) -> bool:
-        """Whether it can run a token: its pod says so, and its node is there."""
-        return self.pod is not None and is_ready(self.pod) and (self.node is None or self.node.ready)
+        """Whether it can run a token: its pod says so, its node is there, and the router hears it."""
+        there = self.pod is not None and is_ready(self.pod) and (self.node is None or self.node.ready)
+        return there and not self.gone
 
     @property
     def title(self) -> str:
@@ -48,7 +50,9 @@ class StageState:
             if refused:
                 return Trouble("PodRefused", short(f"{self.title}: {refused}"))
         found = trouble_of(self.pod, self.title)
-        return found if found is None or found.reason != "OOMKilled" else self._killed_for_memory(found)
+        if found is None:
+            return Trouble("Unreachable", f"{self.title}: the router does not hear it, though its pod is ready")
+        return self._killed_for_memory(found) if found.reason == "OOMKilled" else found
 
     def _killed_for_memory(self, found: Trouble) -> Trouble:
         """With the amount that was too little, and with what asks for less."""

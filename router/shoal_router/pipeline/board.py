@@ -55,6 +55,10 @@ class StageBoard:
                 known = StageView(stage, Seen.WAITING)
             self._views[stage.index] = StageView(stage, known.state, known.detail, known.description)
 
+    def knows(self, index: int) -> bool:
+        """Whether the stage has answered before, at the address that it has now."""
+        return self._views[index].description is not None
+
     def heard(self, index: int, state: Seen, detail: str, description: StageDescription) -> None:
         """The stage has answered."""
         self._views[index] = StageView(self._views[index].planned, state, detail, description)

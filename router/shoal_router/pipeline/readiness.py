@@ -21,6 +21,8 @@ from shoal_router.pipeline.interface import Progress
 from shoal_router.pipeline.plan_source import PlannedPipeline
 
 _DESCRIBE_SECONDS = 5.0
+_KNOWN_SECONDS = 2.0
+"""For one that answered before, which takes it milliseconds: whoever waits to replace it should not wait longer."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -59,9 +61,10 @@ class Readiness:
     async def _ready(self, index: int, stub: StageStub) -> StageDescription:
         where = f"stage {index} at {self._planned.addresses[index]}"
         pause = _FIRST_PAUSE
+        seconds = _KNOWN_SECONDS if self._board.knows(index) else _DESCRIBE_SECONDS
         while True:
             try:
-                message = await stub.Describe(DescribeRequest(), timeout=_DESCRIBE_SECONDS)
+                message = await stub.Describe(DescribeRequest(), timeout=seconds)
             except grpc.aio.AioRpcError as refused:
                 error = from_rpc_error(refused, self._planned.addresses[index])
                 self._refused.here(error)
@@ -78,6 +81,7 @@ class Readiness:
                 if description.state is StageState.FAILED:
                     raise StageFailed(f"{where} has failed: {description.detail}")
                 self._note(index, f"{where} is {description.state.value.lower()}: {description.detail}")
+            seconds = _DESCRIBE_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 import shutil
 import time
-from importlib.metadata import requires, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Final
 
@@ -60,8 +60,12 @@ def openvino_devices() -> dict[str, str]:
 
 
 def _wanted() -> str:
-    """The release that this package was tried with."""
-    for line in requires("shoal") or ():
+    """The release that this package was tried with; empty in an image, which holds that very one."""
+    try:
+        lines = requires("shoal") or ()
+    except PackageNotFoundError:
+        return ""
+    for line in lines:
         if line.startswith("openvino=="):
             return line.removeprefix("openvino==").split(";")[0].strip()
     return ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
+from shoal import __version__
 from shoal.manifest import Manifest
 from shoal.wire.messages import StageDescription, StageState
 
@@ -34,6 +33,6 @@ def describe_stage(
         hidden_size=manifest.shape.hidden_size,
         vocab_size=manifest.shape.vocab_size,
         max_frame_bytes=max_frame_bytes,
-        versions={"shoal": version("shoal"), **(versions or {})},
+        versions={"shoal": __version__, **(versions or {})},
         detail="loading the model",
     )

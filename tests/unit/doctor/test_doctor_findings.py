@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -159,6 +160,18 @@ def test_look_reads_bus_driver_files_and_memory(tmp_path, seen, gpus) -> None:
     assert found.memory_free == 1_024_000
     assert found.cache_writable
     assert "CPU" in found.device_names
+
+
+def test_in_an_image_the_release_is_the_one_that_it_holds(tmp_path, monkeypatch) -> None:
+    """Images hold the code beside its libraries: pip knows of no package called shoal there."""
+
+    def not_installed(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("shoal_stage.doctor.look.requires", not_installed)
+    found = look(tmp_path / "cache", machine(tmp_path / "root"))
+    assert found.openvino_wanted == ""
+    assert not [each for each in examine(found) if "was tried with" in each.text]
 
 
 async def test_a_link_is_measured_over_a_socket() -> None:

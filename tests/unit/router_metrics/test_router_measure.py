@@ -15,6 +15,7 @@ from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan
 from shoal_router.generation import FinishReason, GenerationFailed, GeneratorStatus, TokenDelta
 from shoal_router.measure import TOKENS, Measurer
 from shoal_router.metrics.listen import metrics_app
+from shoal_router.watch.lost import LostStages
 
 SECONDS = 10
 
@@ -140,7 +141,7 @@ async def test_a_loss_and_a_plan_that_cannot_be_read_are_no_end():
 
 async def test_it_is_told_beside_the_metrics():
     found: Measured | None = None
-    app = metrics_app(CollectorRegistry(), lambda: found)
+    app = metrics_app(CollectorRegistry(), LostStages(tuple), lambda: found)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://router") as client:
         assert (await client.get(MEASURED_PATH)).status_code == 204
         found = Measured(placement="here", firstTokenMs=1.5, tokensPerSecond=8.0, promptTokens=60)

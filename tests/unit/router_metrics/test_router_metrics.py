@@ -31,6 +31,7 @@ from shoal_router.schedule.speculation import SourceStats, SpeculationStats
 from shoal_router.settings import ApiSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import fake_text_model
+from shoal_router.watch.lost import LostStages
 
 GREEDY = SamplingParams(temperature=0.0)
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=0.05)
@@ -258,7 +259,7 @@ async def test_the_port_shows_every_figure_and_nothing_else(families):
     refused = RefusedPeers()
     refused.here(InvalidFrame("x"))
     families.registry.register(Levels(fleet.status, speculation, lambda: {0: refused.counts}))
-    transport = httpx.ASGITransport(metrics_app(families.registry))
+    transport = httpx.ASGITransport(metrics_app(families.registry, LostStages(fleet.look)))
     await fleet.start()
     try:
         await fleet.wait_ready(5)

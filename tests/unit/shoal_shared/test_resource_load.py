@@ -195,6 +195,13 @@ def test_quantities(quantity: int | str, value: int) -> None:
     assert quantity_bytes(quantity) == value
 
 
+@pytest.mark.parametrize("power", range(5))
+def test_every_unit_of_a_quantity_is_read(power: int) -> None:
+    """Nodes state their memory in Ki."""
+    assert quantity_bytes(f"3{['Ki', 'Mi', 'Gi', 'Ti', 'Pi'][power]}") == 3 * 1024 ** (power + 1)
+    assert quantity_bytes(f"3{['k', 'M', 'G', 'T', 'P'][power]}") == 3 * 1000 ** (power + 1)
+
+
 @pytest.mark.parametrize("quantity", ["6GB", "-1", "1e3", "", "Gi", "1 Gi"])
 def test_what_is_no_quantity_is_refused(quantity: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import socket
 import threading
 from collections.abc import Sequence
 
 import pytest
 
+from shoal import __version__
 from shoal.errors import ResourceError, UsageError
 from shoal.wire.codec import decode_description, decode_progress, encode_open
 from shoal.wire.errors import StageExhausted
@@ -282,3 +284,15 @@ async def test_a_port_in_use_is_one_clear_line() -> None:
 def test_an_address_that_is_none_is_refused(listen: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         parse_address(listen)
+
+
+async def test_a_stage_needs_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images hold the code beside its libraries: pip knows of no package called shoal there."""
+
+    def not_installed(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", not_installed)
+    async with fake_pipeline(1) as (stage,), stub_of(stage) as stub:
+        said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
+    assert said.versions["shoal"] == __version__

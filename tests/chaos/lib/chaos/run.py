@@ -18,6 +18,7 @@ from chaos.audit import Memory, grown, leaks
 from chaos.clients import HUNG_SECONDS, Question, Verdicts, ask, client
 from chaos.schedule import Blow, Event, schedule
 from chaos.system import System, system
+from shoal.errors import ShoalError
 
 QUESTIONS = 12
 
@@ -51,12 +52,16 @@ async def run(model: Path, folder: Path, seed: int, seconds: float, clients: int
             asyncio.create_task(client(hit.url, answers, random.Random(f"{seed}-{n}"), stop, verdicts))
             for n in range(clients)
         ]
-        await _while_kept(hit, _hit_all(hit, schedule(seed, seconds), seconds, verdicts, report))
-        await _while_kept(hit, hit.healed())
+        try:
+            await _while_kept(hit, _hit_all(hit, schedule(seed, seconds), seconds, verdicts, report))
+            await _while_kept(hit, hit.healed())
+        except ShoalError as error:
+            verdicts.findings.append(f"the local runtime gave up: {error}")
         stop.set()
         async with asyncio.timeout(2 * HUNG_SECONDS):
             await asyncio.gather(*asking)
-        verdicts.findings += await leaks(hit)
+        if not hit.watching.done():
+            verdicts.findings += await leaks(hit)
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         report.said = hit.said
@@ -69,7 +74,7 @@ async def run(model: Path, folder: Path, seed: int, seconds: float, clients: int
 
 
 async def _while_kept(hit: System, work: Coroutine[Any, Any, None]) -> None:
-    """Do it, unless the local runtime gives up, which raises its reason: nothing would be right from there on."""
+    """Do it, unless the local runtime gives up, which raises its reason: the rest would only be its echo."""
     working = asyncio.create_task(work)
     try:
         await asyncio.wait({working, hit.watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -103,22 +108,30 @@ async def _hit_all(hit: System, events: list[Event], seconds: float, verdicts: V
 
 
 async def _hit_router(hit: System, event: Event, verdicts: Verdicts, report: Report) -> None:
-    """Note for how long it is away. One that is told to stop lets answers go on for a while first."""
+    """Note for how long it is away. One that is told to stop lets answers go on for a while first.
+
+    Only one that was ready since it started: a run gives up, and should, on a process that ends again and again before
+    it ever was.
+    """
+    async with httpx.AsyncClient(base_url=hit.url, timeout=5.0, trust_env=False) as http:
+        if not await _says(http, "/health/ready"):
+            report.events.append(f"{event.at:.1f} s: {event.blow}: it is not ready, and left alone")
+            return
     away = [time.monotonic(), float("inf")]
     verdicts.router_down.append(away)
     before = hit.local.pid_of("router")
     report.events.append(f"{event.at:.1f} s: {hit.hit(event)}")
     async with httpx.AsyncClient(base_url=hit.url, timeout=5.0, trust_env=False) as http:
         async with asyncio.timeout(HUNG_SECONDS):
-            while hit.local.pid_of("router") in (before, None) or not await _lives(http):  # noqa: ASYNC110 - a process
+            while hit.local.pid_of("router") in (before, None) or not await _says(http, "/health/live"):  # noqa: ASYNC110 - a process
                 await asyncio.sleep(0.05)
     # Connections that were made to the old one may be found broken a moment later.
     away[1] = time.monotonic() + 1.0
 
 
-async def _lives(http: httpx.AsyncClient) -> bool:
+async def _says(http: httpx.AsyncClient, path: str) -> bool:
     try:
-        return (await http.get("/health/live")).status_code == 200
+        return (await http.get(path)).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -44,6 +44,7 @@ class Authority:
         certificate = (
             _builder(name, name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
             .sign(key, hashes.SHA256())
         )
         authority = cls(folder=folder, key=key, certificate=certificate)
@@ -67,8 +68,13 @@ class Authority:
 
     def _sign(self, subject: x509.Name, file_name: str, names: x509.SubjectAlternativeName | None) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(subject, self.certificate.subject, key.public_key()).add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        # Python 3.13 is as strict as RFC 5280: without its signer's key identifier it takes no certificate.
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        builder = (
+            _builder(subject, self.certificate.subject, key.public_key())
+            .add_extension(usage, critical=False)
+            .add_extension(signer, critical=False)
         )
         if names is not None:
             builder = builder.add_extension(names, critical=False)
@@ -115,4 +121,20 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _LIFETIME)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    """What the key of an authority is for."""
+    return x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
     )
