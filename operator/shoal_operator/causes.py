@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from shoal.node_use import CONDITION
+from shoal.plan.node_annotations import from_annotations
 from shoal_operator import names
 from shoal_operator.cluster.kinds import CONFIG_MAP, NODE, POD, SHARDED_MODEL, Object, kind_of, ref_of
 from shoal_operator.nodes import ENDED
@@ -57,9 +59,13 @@ def _node(node: Object | None) -> Any:
         for each in status.get("conditions", ())
         if each["type"] == "Ready"
     ]
+    # What an agent says, not that it says so again.
+    use = [(each["status"], each.get("reason")) for each in status.get("conditions", ()) if each["type"] == CONDITION]
     spec = node.get("spec", {})
     return (
         ready,
+        use,
+        from_annotations(node["metadata"].get("annotations") or {}),
         spec.get("unschedulable"),
         spec.get("taints"),
         node["metadata"].get("labels"),

@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import kopf
 from aiohttp import web
 from prometheus_client import start_http_server
 
+from shoal.api_keys import ApiKeys
 from shoal.resource import GROUP, PLURAL, VERSION
 from shoal_operator.cluster.api import connect
+from shoal_operator.cluster.kinds import NODE, SHARDED_MODEL
 from shoal_operator.controller import Controller
 from shoal_operator.errors import OperatorError
 from shoal_operator.health import serve_health
 from shoal_operator.metrics import Metrics
 from shoal_operator.settings import OperatorSettings
+from shoal_operator.watch.picture import models_of
+from shoal_operator.watch.serve import Page, serve_page
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +41,7 @@ class Running:
     stop: asyncio.Event
     controller: Controller | None = None
     task: asyncio.Task[None] | None = None
-    health: web.AppRunner | None = None
+    served: list[web.AppRunner] = field(default_factory=list)
 
 
 def register(registry: kopf.OperatorRegistry) -> None:
@@ -71,7 +76,9 @@ async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
         start_http_server(running.settings.metrics_port, registry=running.metrics.registry)
 
     if running.settings.health_port:
-        running.health = await serve_health(running.controller, running.settings.health_port)
+        running.served.append(await serve_health(running.controller, running.settings.health_port))
+    if running.settings.page_port:
+        running.served.append(await _serve_page(running.controller, running.settings))
 
     async def run(controller: Controller) -> None:
         async with cluster:
@@ -88,8 +95,8 @@ async def end(memo: Any, **_: Any) -> None:
         running.task.cancel()
         with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
             await running.task
-    if running.health is not None:
-        await running.health.cleanup()
+    for runner in running.served:
+        await runner.cleanup()
 
 
 async def event(memo: Any, body: kopf.Body, type: str | None, **_: Any) -> None:
@@ -97,6 +104,14 @@ async def event(memo: Any, body: kopf.Body, type: str | None, **_: Any) -> None:
     controller = memo.running.controller
     if controller is not None:
         controller.saw(type, _plain(body))
+
+
+async def _serve_page(controller: Controller, settings: OperatorSettings) -> web.AppRunner:
+    """Of what the cache holds, which every replica keeps in step with the cluster, the leader or not."""
+    keys = None if settings.page_keys is None else ApiKeys(settings.page_keys, time.monotonic)
+    cache = controller.cache
+    page = Page(lambda: models_of(cache.of_kind(SHARDED_MODEL), cache.of_kind(NODE)), keys)
+    return await serve_page(page, settings.page_port, everywhere=keys is not None)
 
 
 def _ended(running: Running, task: asyncio.Task[None]) -> None:

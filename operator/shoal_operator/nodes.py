@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from shoal.node_use import NodeUse, use_of
 from shoal.plan.devices import PROFILES
 from shoal.plan.document import Device, Plan
 from shoal.plan.facts import NodeFacts
@@ -35,7 +36,7 @@ LONG_AGO: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node: what the planner needs, and whether a stage may come to it or stay on it."""
+    """A node: what the planner needs, and whether a stage may come to it or stay on it; `use` None: it has no agent."""
 
     facts: NodeFacts
     ready: bool = True
@@ -43,6 +44,7 @@ class NodeView:
     cordoned: bool = False
     taints: tuple[Mapping[str, Any], ...] = ()
     resources: Mapping[Device, str] = field(default_factory=dict)
+    use: NodeUse | None = None
 
     @property
     def name(self) -> str:
@@ -210,6 +212,7 @@ def _view(
         cordoned=bool(spec.get("unschedulable")),
         taints=tuple(taint for taint in spec.get("taints", ()) if _keeps_pods_off(taint)),
         resources=resources,
+        use=use_of(status.get("conditions", ())),
     )
 
 

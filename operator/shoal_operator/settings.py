@@ -63,6 +63,10 @@ class OperatorSettings(BaseModel):
     lease_seconds: float = Field(default=15.0, ge=3)
     metrics_port: int = Field(default=8080, ge=0, le=65535)
     health_port: int = Field(default=8081, ge=0, le=65535)
+    page_port: int = Field(default=8082, ge=0, le=65535, description="the page of all ShardedModels; 0: none")
+    page_keys: Path | None = Field(
+        default=None, description="API keys of the page; without them only this pod itself may open it"
+    )
     log_format: Literal["json", "text"] = "json"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 

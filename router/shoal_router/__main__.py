@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from shoal import __version__
+from shoal.api_keys import ApiKeys
 from shoal.errors import PlanError, ShoalError
 from shoal.leave import leave
 from shoal.logs import log_to_stderr
@@ -29,12 +30,12 @@ from shoal.vocabulary import read_vocabulary
 from shoal.wire.refused import RefusedPeers
 from shoal.wire.tls import TlsDirectory
 from shoal_router.api.app import create_app
-from shoal_router.api.keys import ApiKeys
 from shoal_router.constrain.check import ProcessCheck
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.fleet.fleet import Fleet
 from shoal_router.https import ServerCertificate
+from shoal_router.measure import TEXT, Measurer
 from shoal_router.metrics.families import Families
 from shoal_router.metrics.levels import Levels
 from shoal_router.metrics.listen import metrics_app
@@ -43,7 +44,7 @@ from shoal_router.metrics.requests import MeteredGenerator
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import PlanFile, PlannedPipeline, PlanSource, pipelines_of, read_plan
 from shoal_router.schedule.policy import SpeculationSettings
-from shoal_router.serve import listen, serve
+from shoal_router.serve import Companion, listen, serve
 from shoal_router.settings import ApiSettings, RouterSettings, parse_arguments
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.model import load_text_model
@@ -148,14 +149,22 @@ def run(settings: RouterSettings) -> None:
         lambda reason: families.rejected.labels(reason).inc(),
         grammars=grammars,
     )
+    companions: list[Companion] = [grammars] if model is None else [grammars, model]
+    measurer = None
+    if settings.measure:
+        prompt = text.encode(TEXT, add_special_tokens=True)
+        measurer = Measurer(runtime, lambda: read_plan(settings.plan), prompt)
+        companions.append(measurer)
     lost = LostStages(runtime.look)
-    metrics = (metrics_app(families.registry, lost), figures) if figures is not None else None
+    metrics = None
+    if figures is not None:
+        told = metrics_app(families.registry, lost, lambda: measurer.measured if measurer is not None else None)
+        metrics = told, figures
 
     def close_streams() -> None:
         watch.close()
         lost.close()
 
-    companions = (grammars,) if model is None else (grammars, model)
     uvloop.run(serve(app, runtime, bound, settings.grace_seconds, companions, close_streams, metrics, certificate))
     if traces is not None:
         traces.close()

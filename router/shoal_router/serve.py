@@ -65,7 +65,7 @@ class Runtime(Generator, Protocol):
 
 
 class Companion(Protocol):
-    """What the runtime or the API uses while it lives: the draft model's client, the grammars' process."""
+    """What goes on beside the runtime and the API: the draft model's client, the grammars' process, the measurer."""
 
     async def start(self) -> None:
         """Begin; returns at once."""

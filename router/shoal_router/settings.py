@@ -59,6 +59,7 @@ class RouterSettings(BaseModel):
     keep_alive_seconds: float = Field(default=15.0, gt=0, le=60)
     grace_seconds: float = Field(default=25.0, ge=0, description="SIGTERM: how long running answers may take to end")
     die_with_parent: bool = False
+    measure: bool = Field(default=False, description="measure once, when nobody asks, and tell it beside the metrics")
     api_keys: Path | None = Field(default=None, description="one key a line; None: everybody may call")
     requests_per_key: int | None = Field(default=None, ge=1)
     requests_per_minute: int | None = Field(default=None, ge=1)
@@ -118,6 +119,7 @@ def parse_arguments(argv: Sequence[str]) -> RouterSettings:
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt, tls.key: mutual TLS with the stages"
     )
+    parser.add_argument("--measure", action="store_true", help="measure once when nobody asks; at METRICS/measured")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started this ends")
     options = vars(parser.parse_args(argv))
     host, port = split_address(options.pop("listen"))

@@ -2,13 +2,14 @@
 
 A standby serves the very blocks of the stage that it stands by for, under the name that this stage would have on its
 node. So taking over starts, pulls and loads nothing: the plan names the other node, and the chain is opened through it.
-Each stage gets one before any gets a second; the heaviest first, because loading it again takes longest.
+Each stage gets one before any gets a second; the heaviest first, because loading it again takes longest. A stage that
+is to leave its node leaves it the same way, without a pause: it gets a standby, and moves when that is loaded.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from shoal.plan.costs import Costs, Site, usable_sites
@@ -28,35 +29,40 @@ def with_standbys(
     *,
     previous: Sequence[Standby] = (),
     staying: Sequence[NodeFacts] = (),
+    leaving: Collection[str] = (),
 ) -> Plan:
     """The plan with as many standbys as `spec.spare_nodes` asks for and nodes allow.
 
     `nodes` may be given one, `staying` may keep one of the `previous`; those that still stand by for something stay.
+    Stages on nodes that are `leaving` get one before all others and beyond that number: they move to it.
     """
     costs = Costs(model, spec)
     sites = {site.name: site for site in usable_sites(nodes, spec)[0]}
     keeping = {site.name: site for site in usable_sites(staying, spec)[0]} | sites
-    taken = {stage.node for pipeline in plan.pipelines for stage in pipeline.stages}
+    serving = {stage.node for pipeline in plan.pipelines for stage in pipeline.stages}
     stages = {
         (pipeline.index, stage.index): stage
         for pipeline in plan.pipelines
         for stage in pipeline.stages
         if not pinned(stage, model, spec)
     }
-    chosen: list[Standby] = []
+    kept: list[Standby] = []
     for standby in previous:
-        if len(chosen) == spec.spare_nodes:
-            break
         site = keeping.get(standby.stage.node)
         wanted = stages.get((standby.pipeline, standby.stage.index))
-        if site is None or wanted is None or site.name in taken or not _serves(standby.stage, wanted):
+        if site is None or wanted is None or site.name in serving or not _serves(standby.stage, wanted):
             continue
         if site.device is standby.stage.device and costs.fits(_all_of(site, spec), *layers_of(wanted, model)):
-            taken.add(site.name)
             # The limit that it was planned for: what other pods take or give back since does not change the plan.
             place = replace(site, limit=standby.stage.limit)
-            chosen.append(Standby(pipeline=standby.pipeline, stage=stage_on(costs, wanted, place)))
-    while len(chosen) < spec.spare_nodes:
+            kept.append(Standby(pipeline=standby.pipeline, stage=stage_on(costs, wanted, place)))
+    urgent = {place: stage for place, stage in stages.items() if stage.node in leaving}
+    chosen = _for_leaving(costs, urgent, kept, [site for site in sites.values() if site.name not in serving])
+    most = spec.spare_nodes + len(chosen)
+    taken = serving | {standby.stage.node for standby in chosen}
+    chosen += [standby for standby in kept if standby.stage.node not in taken][: spec.spare_nodes]
+    taken |= {standby.stage.node for standby in chosen}
+    while len(chosen) < most:
         more = _next(costs, stages, chosen, [site for site in sites.values() if site.name not in taken])
         if more is None:
             break
@@ -68,15 +74,24 @@ def with_standbys(
     )
 
 
-def missing_standbys(plan: Plan, spec: PlanSpec) -> str:
+def missing_standbys(plan: Plan, spec: PlanSpec, leaving: Collection[str] = ()) -> str:
     """What there is too few of, in words; empty when there are as many as asked for."""
-    there, asked = len(plan.standbys), spec.spare_nodes
+    there, asked = len(plan.standbys) - len(covered(plan, leaving)), spec.spare_nodes
     if there >= asked:
         return ""
     return (
         f"placement.sparePods asks for {count(asked, 'spare stage')}, {there} found a node: "
         f"add {count(asked - there, 'node')} that can hold one of the stages"
     )
+
+
+def covered(plan: Plan, leaving: Collection[str]) -> dict[Place, Standby]:
+    """The stages on nodes that are leaving and have a standby, each with the first of its own."""
+    found: dict[Place, Standby] = {}
+    for standby in plan.standbys:
+        if plan.pipelines[standby.pipeline].stages[standby.stage.index].node in leaving:
+            found.setdefault((standby.pipeline, standby.stage.index), standby)
+    return found
 
 
 def layers_of(stage: StagePlan, model: ModelFacts) -> tuple[int, int]:
@@ -108,11 +123,36 @@ def stage_on(costs: Costs, stage: StagePlan, site: Site) -> StagePlan:
     )
 
 
+def _for_leaving(
+    costs: Costs, urgent: Mapping[Place, StagePlan], kept: Sequence[Standby], free: Sequence[Site]
+) -> list[Standby]:
+    """One for each of these stages, as far as nodes allow: the one that it has; else on a free node; else in the place
+    of a standby that is less urgent."""
+    own = {(standby.pipeline, standby.stage.index): standby for standby in reversed(kept)}
+    # In the order that they have: a plan that says the same is the same document.
+    mine = [standby for place, standby in own.items() if place in urgent]
+    chosen = [standby for standby in kept if standby in mine]
+    left = {place: stage for place, stage in urgent.items() if place not in own}
+    loaded = {standby.stage.node for standby in kept}
+    for among in (
+        [site for site in free if site.name not in loaded],
+        [site for site in free if site.name in loaded],
+    ):
+        while left:
+            taken = {standby.stage.node for standby in chosen}
+            more = _next(costs, left, (), [site for site in among if site.name not in taken])
+            if more is None:
+                break
+            del left[more.pipeline, more.stage.index]
+            chosen.append(more)
+    return chosen
+
+
 def _next(
     costs: Costs, stages: Mapping[Place, StagePlan], chosen: Sequence[Standby], free: Sequence[Site]
 ) -> Standby | None:
-    covered = Counter((standby.pipeline, standby.stage.index) for standby in chosen)
-    order = sorted(stages, key=lambda place: (covered[place], -stages[place].memory.weights, place))
+    has = Counter((standby.pipeline, standby.stage.index) for standby in chosen)
+    order = sorted(stages, key=lambda place: (has[place], -stages[place].memory.weights, place))
     for place in order:
         layers = layers_of(stages[place], costs.model)
         fitting = [site for site in free if costs.fits(site, *layers)]

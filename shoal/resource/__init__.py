@@ -7,6 +7,7 @@ the API server refuses exactly what `shoal run` refuses.
 
 from shoal.resource.images import Images, PullPolicy, SecretName
 from shoal.resource.load import load_sharded_model, parse_sharded_model, sharded_model_from_object
+from shoal.resource.manners import Day, WhenInUse, WorkingHours
 from shoal.resource.nodes import NodeEntry, NodesFile, load_nodes, parse_nodes
 from shoal.resource.planning import kv_element_of, node_facts_of, plan_spec_of
 from shoal.resource.router import (
@@ -52,6 +53,7 @@ __all__ = [
     "ApiKeysSecret",
     "ComputeResources",
     "Condition",
+    "Day",
     "Draft",
     "Execution",
     "ExecutionMode",
@@ -87,6 +89,8 @@ __all__ = [
     "StagesMode",
     "Toleration",
     "Volume",
+    "WhenInUse",
+    "WorkingHours",
     "kv_element_of",
     "load_nodes",
     "load_sharded_model",

@@ -28,6 +28,7 @@ _COLUMNS = (
     ("STAGES", "string", ".status.stages", False),
     ("URL", "string", ".status.url", False),
     ("TOK/S", "integer", ".status.plan.tokensPerSecond", True),
+    ("MEASURED", "number", ".status.measured.tokensPerSecond", True),
     ("DEVICE", "string", ".status.devices", True),
     ("PLAN", "string", ".status.plan.summary", True),
     ("AGE", "date", ".metadata.creationTimestamp", False),

@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 
 from shoal.plan.document import Device
 from shoal.resource.bounds import LabelKey, Labels, LabelValue, ObjectName, Quantity, Unique
+from shoal.resource.manners import WhenInUse, WorkingHours
 from shoal.resource.rules import Object, rule
 
 MAX_STAGES = 64
@@ -193,3 +194,19 @@ class Placement(Object):
 
     priority_class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """PriorityClass of the stage pods. Without it: the operator's own low class, so that the person's work wins."""
+
+    when_in_use: WhenInUse = WhenInUse.IGNORE
+    """What happens while somebody uses a PC that holds a stage, as the agent on it says. Ignore: nothing. Yield: the
+    stage is loaded on another PC that is free, and moves there; where none can hold it, it stays and Degraded says so.
+    A PC in use gets no new stage."""
+
+    working_hours: WorkingHours | None = None
+    """Yield only: hours in which every PC with an agent counts as in use."""
+
+    @rule(
+        cel="!has(self.workingHours) || self.whenInUse == 'Yield'",
+        message="workingHours need whenInUse: Yield",
+        field="workingHours",
+    )
+    def _hours_need_yield(self) -> bool:
+        return self.working_hours is None or self.when_in_use is WhenInUse.YIELD

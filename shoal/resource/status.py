@@ -120,6 +120,22 @@ class PlanStatus(_StatusObject):
     """Estimate of the planner for one user, without speculation."""
 
 
+class MeasuredStatus(_StatusObject):
+    """What the router measured once, when the stages had loaded: one user, while nobody else asked."""
+
+    placement: Annotated[str, StringConstraints(max_length=64)]
+    """Of which plan it was measured."""
+
+    first_token_milliseconds: Annotated[float, Field(ge=0)]
+    """From the request to its first token."""
+
+    tokens_per_second: Annotated[float, Field(ge=0)]
+    """Of the tokens that followed."""
+
+    prompt_tokens: Count
+    """Length of its prompt."""
+
+
 class ShardedModelStatus(_StatusObject):
     """What was found."""
 
@@ -156,3 +172,6 @@ class ShardedModelStatus(_StatusObject):
 
     plan: PlanStatus | None = None
     """The plan in force."""
+
+    measured: MeasuredStatus | None = None
+    """What a lone user gets of it. Measured anew when stages move."""

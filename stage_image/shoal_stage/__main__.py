@@ -1,4 +1,4 @@
-"""`python -m shoal_stage compile|serve|draft|doctor …`: what the stage image runs, imported when asked for."""
+"""`python -m shoal_stage compile|serve|draft|doctor|agent …`: what the stage image runs, imported when asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from shoal.errors import ResourceError, ShoalError, UsageError
 from shoal.leave import leave
 
-_USAGE = "usage: python -m shoal_stage compile|serve|draft|doctor …"
+_USAGE = "usage: python -m shoal_stage compile|serve|draft|doctor|agent …"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,6 +29,10 @@ def main(argv: Sequence[str]) -> int:
                 from shoal_stage.doctor.command import doctor_command
 
                 doctor_command(rest)
+            case ["agent", *rest]:
+                from shoal_stage.agent.command import agent_command
+
+                agent_command(rest)
             case ["-h" | "--help"]:
                 print(_USAGE)  # noqa: T201
             case _:

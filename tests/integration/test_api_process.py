@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from shoal.manifest import MANIFEST_FILE
+from shoal.measured import MEASURED_PATH, Measured, placement_of
 from shoal.plan.document import Plan
 from shoal.vocabulary import read_vocabulary
 from shoal_router.pipeline.fake import planned_at
@@ -457,3 +458,22 @@ async def test_it_dies_with_its_parent(tmp_path: Path, model: Path) -> None:
             except ConnectionError as error:  # a reset is still the old process's end
                 refused = isinstance(error, ConnectionRefusedError)
             await asyncio.sleep(0)
+
+
+async def test_it_measures_once_when_nobody_asks_and_tells_it_beside_the_metrics(tmp_path: Path, model: Path) -> None:
+    async with fake_pipeline(stages=2, vocab_size=VOCAB) as stages:
+        plan = write_plan(tmp_path / "plan.json", [(stage.address, stage.blocks) for stage in stages])
+        async with router(model, plan, "--metrics-listen=127.0.0.1:0", "--measure") as process:
+            metrics = (await process.event("listening"))["metrics"]
+            await process.event("ready")
+            async with httpx.AsyncClient(timeout=30) as client, asyncio.timeout(60):
+                where = metrics.replace("/metrics", MEASURED_PATH)
+                while (answer := await client.get(where)).status_code == 204:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.1)
+                measured = Measured.model_validate(answer.json())
+                assert measured.placement == placement_of(Plan.model_validate_json(plan.read_text()))
+                assert measured.tokens_per_second > 0
+                assert measured.first_token_ms > 0
+                assert measured.prompt_tokens > 50
+                # It is nobody's request.
+                assert 'shoal_requests_total{finish_reason="length"} 1.0' not in (await client.get(metrics)).text

@@ -14,8 +14,10 @@ import yaml
 from shoal.plan import Device
 from shoal.resource.nodes import parse_nodes
 from shoal_operator.cluster import kinds
-from shoal_operator.nodes import RESOURCES
+from shoal_operator.nodes import PLATFORM_LABEL, RESOURCES
 from shoal_operator.settings import PREFIX, OperatorSettings
+from shoal_stage.agent.command import agent_parser
+from shoal_stage.agent.use import Patience
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/shoal"
@@ -92,6 +94,7 @@ def test_default_installs_these_kinds(render):
         "ConfigMap",
         "CustomResourceDefinition",
         "Deployment",
+        "NetworkPolicy",
         "Pod",
         "PriorityClass",
         "Role",
@@ -297,6 +300,90 @@ def test_dashboards_arrive_as_they_are_and_can_be_left_out(render):
     file = CHART / "files/dashboards/operator.json"
     assert json.loads(held["data"]["shoal-operator.json"]) == json.loads(file.read_text())
     assert of_kind(render({"metrics": {"dashboard": {"enabled": False}}}), "ConfigMap") == []
+
+
+def test_the_page_is_open_to_its_pod_alone_until_there_are_keys(render):
+    closed = render()
+    ports = [port["port"] for rule in the(closed, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]]
+    assert ports == ["health", "metrics"]
+    assert [each["metadata"]["name"] for each in of_kind(closed, "Service")] == ["shoal-operator"]
+    assert environment(closed)["SHOAL_PAGE_KEYS"] == ""
+    manifests = render({"page": {"apiKeysSecret": "page-keys", "service": {"type": "NodePort"}}})
+    (service,) = [each for each in of_kind(manifests, "Service") if each["metadata"]["name"].endswith("-page")]
+    pod = the(manifests, "Deployment")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["type"] == "NodePort"
+    (container,) = pod["spec"]["containers"]
+    named = {port["name"]: port["containerPort"] for port in container["ports"]}
+    settings = OperatorSettings()
+    assert named == {"metrics": settings.metrics_port, "health": settings.health_port, "page": settings.page_port}
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "page-keys"]
+    assert environment(manifests)["SHOAL_PAGE_KEYS"] == f"{mount['mountPath']}/keys"
+    policy = the(manifests, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert {"port": "page"} in policy["ingress"][0]["ports"]
+    off = render({"page": {"enabled": False, "apiKeysSecret": "page-keys"}})
+    assert environment(off)["SHOAL_PAGE_PORT"] == "0"
+    assert not [each for each in of_kind(off, "Service") if each["metadata"]["name"].endswith("-page")]
+
+
+def agents(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = [each["metadata"].get("labels", {}).get("app.kubernetes.io/name") for each in manifests]
+    return [each for name, each in zip(names, manifests, strict=True) if name == "shoal-agent"]
+
+
+def test_the_agent_may_write_the_status_of_nodes_and_nothing_else(render):
+    assert agents(render()) == []
+    mine = agents(render({"agent": {"enabled": True}}))
+    assert granted(the(mine, "ClusterRole")["rules"]) == {("", "nodes/status"): {"patch"}}
+    assert of_kind(mine, "Role") == []
+    assert agents(render(NAMESPACED | {"agent": {"enabled": True}})) == []
+    account = the(mine, "ServiceAccount")["metadata"]
+    policy = the(mine, "ValidatingAdmissionPolicy")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert f"'system:serviceaccount:{account['namespace']}:{account['name']}'" in condition["expression"]
+    assert the(mine, "ValidatingAdmissionPolicyBinding")["spec"]["policyName"] == policy["metadata"]["name"]
+
+
+def test_the_agent_reads_the_pc_and_writes_nothing_to_it(render):
+    values = {"agent": {"enabled": True, "devices": {"gpu.intel.com/xe_monitoring": 1}}}
+    pod = the(agents(render(values)), "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    ours = {each["name"] for each in pod["volumes"] if "hostPath" in each}
+    mounts = [each for each in container["volumeMounts"] if each["name"] in ours]
+    assert len(mounts) == 2
+    assert all(each["readOnly"] for each in mounts)
+    assert container["resources"]["limits"]["gpu.intel.com/xe_monitoring"] == 1
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_the_agents_options_are_those_of_the_program(render):
+    mine = agents(render({"agent": {"enabled": True}}))
+    (container,) = the(mine, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    options = agent_parser().parse_args(container["command"][4:])
+    assert (options.patience, options.free_after) == (Patience().factor, Patience().free_seconds)
+    service = the(mine, "Service")["metadata"]
+    assert options.peers == f"{service['name']}.{service['namespace']}.svc.cluster.local:9090"
+
+
+def test_agents_run_on_the_pcs_or_where_they_are_told(render):
+    def pod(**values: Any) -> dict[str, Any]:
+        manifests = agents(render({"agent": {"enabled": True, **values}}))
+        found: dict[str, Any] = the(manifests, "DaemonSet")["spec"]["template"]["spec"]
+        return found
+
+    (term,) = pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": PLATFORM_LABEL, "operator": "Exists"}]
+    told = pod(nodeSelector={"office": "yes"}, tolerations=[{"operator": "Exists"}])
+    assert told["nodeSelector"] == {"office": "yes"}
+    assert "affinity" not in told
+    assert told["tolerations"] == [{"operator": "Exists"}]
 
 
 # Read by list and watch, changed by apply, removed by delete: what the operator does with each of its children.

@@ -14,9 +14,9 @@ import openai
 import pytest
 import uvicorn
 
+from shoal.api_keys import ApiKeys
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
-from shoal_router.api.keys import ApiKeys
 from shoal_router.gateway.app import create_gateway, gateway_client
 from shoal_router.gateway.routes import FixedRoutes
 from shoal_router.settings import ApiSettings

@@ -303,3 +303,39 @@ def test_case_106_an_operator_with_rights_in_its_namespace_alone_serves(
     log = operator.log.read_text()
     assert "ERROR" not in log
     assert "forbidden" not in log
+
+
+def test_a_stage_leaves_a_pc_in_use_and_comes_back_when_its_new_one_is(
+    start_operator, five_pcs, admin, namespace, cluster, nodes
+):
+    """It is loaded on the other PC before it leaves, so that both serve for a moment and none is missing."""
+    start_operator()
+    manners = {"sparePods": 0, "whenInUse": "Yield"}
+    admin.apply(example(stages={"count": 2}, placement=manners), namespace=namespace)
+    cluster.wait_for("Ready")
+    before = cluster.stages()
+    node = before[sorted(before)[1]]
+    others = [pc for pc in five_pcs if pc not in before.values()]
+    for pc in others[1:]:
+        nodes.use(pc, "BusyWithOthers")
+    nodes.use(node, "UserActive")
+
+    def moved_to(pc: str) -> bool:
+        now = cluster.stages()
+        assert len(now) >= 2
+        return len(now) == 2 and pc in now.values() and not cluster.standbys()
+
+    wait_until(lambda: moved_to(others[0]), what=f"the stage on {others[0]}", deadline_s=DEADLINE_S)
+    cluster.wait_for("Ready")
+    assert cluster.condition("Degraded")["status"] == "False"
+    nodes.use(node, "NotInUse")
+    nodes.use(others[0], "UserActive")
+    wait_until(lambda: moved_to(node), what=f"the stage back on {node}", deadline_s=DEADLINE_S)
+    assert cluster.stages() == before
+    cluster.wait_for("Ready")
+    # Nowhere to go: it stays, and says so.
+    nodes.use(others[0], "UserActive")
+    nodes.use(node, "UserActive")
+    degraded = cluster.wait_for("Degraded", reason="NodeInUse")
+    assert f"stays on {node}" in degraded["message"]
+    assert cluster.stages() == before

@@ -84,3 +84,10 @@ apply (a patch, and a create when the object is new), and go by delete. It start
   resources: [shardedmodels]
   verbs: [list, watch]
 {{- end }}
+
+{{/* The agent's: the status of nodes, by which a node is annotated too. A policy narrows it to the agent's own node. */}}
+{{- define "shoal.agent.rules" -}}
+- apiGroups: [""]
+  resources: [nodes/status]
+  verbs: [patch]
+{{- end }}

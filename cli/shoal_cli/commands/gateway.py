@@ -37,9 +37,9 @@ def gateway(
     import time
     from functools import partial
 
+    from shoal.api_keys import ApiKeys
     from shoal.errors import UsageError
     from shoal.logs import log_to_stderr
-    from shoal_router.api.keys import ApiKeys
     from shoal_router.gateway.routes import parse_routes
     from shoal_router.gateway.serve import serve_gateway
     from shoal_router.serve import listen as bind

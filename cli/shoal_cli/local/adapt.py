@@ -20,6 +20,7 @@ from shoal.resource import (
     Service,
     ShardedModel,
     Stages,
+    WhenInUse,
 )
 from shoal.resource.planning import plan_spec_of
 from shoal_cli.local.machine import Machine, as_nodes
@@ -76,6 +77,7 @@ def cluster_only(model: ShardedModel) -> list[str]:
         "placement.tolerations": bool(placement.tolerations),
         "placement.nodeLimits": bool(placement.node_limits),
         "placement.priorityClassName": placement.priority_class_name is not None,
+        "placement.whenInUse": placement.when_in_use is not WhenInUse.IGNORE,
         "nodes of stages.manual": any(stage.node is not None for stage in spec.stages.manual),
         "recovery.replanAfterSeconds": spec.recovery.replan_after_seconds != Recovery().replan_after_seconds,
         "recovery.freeAfterSeconds": spec.recovery.free_after_seconds is not None,

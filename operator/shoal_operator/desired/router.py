@@ -45,6 +45,7 @@ def router_deployment(intent: Intent, facts: ModelFacts, draft: ModelFacts | Non
         f"--model={files.path}",
         f"--listen=0.0.0.0:{names.ROUTER_PORT}",
         f"--metrics-listen=0.0.0.0:{names.METRICS_PORT}",
+        "--measure",
         f"--tls-dir={TLS_DIRECTORY}",
         *(f"--served-name={name}" for name in intent.model.served_names),
         f"--max-queue={spec.scheduler.max_queue}",

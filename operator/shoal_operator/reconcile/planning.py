@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import ShoalError
@@ -17,6 +17,7 @@ from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import RESOURCES, NodeView, refusal, selected
 from shoal_operator.reconcile.freeing import give_back
+from shoal_operator.reconcile.manners import look_again_for_use, nodes_in_use, on_their_way, without_a_place
 from shoal_operator.reconcile.observed import Observed, device_resource
 from shoal_operator.reconcile.volumes import Terms, reaches
 from shoal_operator.status.pods import is_ready
@@ -29,8 +30,8 @@ class Planned:
     """The plan in force, what changed in it, and why it is not what was asked for.
 
     `problem` says why there is no plan for the spec as it is (then `plan` is the last one, or None); `missing` what
-    the plan lacks, `short_of` what it lacks of standbys; `look_again` in how many seconds a node will have been gone
-    for too long.
+    the plan lacks, `short_of` what it lacks of standbys; `leaving` and `staying` are the stages on nodes in use that
+    have found another place and that have not; `look_again` in how many seconds time alone will make a difference.
     """
 
     plan: Plan | None
@@ -39,6 +40,8 @@ class Planned:
     missing: tuple[str, ...] = ()
     look_again: float | None = None
     short_of: str = ""
+    leaving: tuple[str, ...] = ()
+    staying: tuple[str, ...] = ()
 
 
 def cut_of(intent: Intent) -> str:
@@ -51,9 +54,12 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     """The plan to go on with, as little changed as nodes and spec allow; `terms` are those of the model's volume."""
     spec = intent.model.spec
     selector, after = spec.placement.node_selector, spec.recovery.replan_after_seconds
+    in_use = nodes_in_use(observed.nodes, spec.placement, observed.now)
     open_to, refused = [], []
     for view in observed.nodes:
         why = refusal(view, selector, spec.placement.tolerations)
+        if why is None and view.name in in_use:
+            why = f"{view.name} is in use ({in_use[view.name]})"
         if why is None and not reaches(view, terms):
             why = f"{view.name} cannot mount the model's volume"
         if why is None:
@@ -62,7 +68,7 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
             refused.append(why)
     silent = _silent(observed)
     open_to = [facts for facts in open_to if facts.name not in silent]
-    relieved = _relieved(intent, observed)
+    relieved = _relieved(intent, observed, {node.name for node in open_to}, in_use)
     staying = [
         # What a running stage uses it has, whatever the device plugin says just now.
         replace(view.facts, devices=tuple(Device))
@@ -74,7 +80,7 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     ]
     wanted = replace(plan_spec_of(spec), node_selector={})
     same_cut = not observed.cut or observed.cut == cut_of(intent)
-    look_again = _look_again(observed, [after, *filter(None, [spec.recovery.free_after_seconds])])
+    look_again = _look_again(observed, intent)
     if not open_to and observed.plan is None:
         return Planned(None, problem=_no_nodes(observed.nodes, refused), look_again=look_again)
     try:
@@ -89,13 +95,17 @@ def plan_for(intent: Intent, facts: ModelFacts, observed: Observed, terms: Terms
     before = observed.plan.standbys if observed.plan is not None else ()
     left_by = _being_left(intent, left, observed)
     free = [node for node in open_to if node.name not in left_by]
-    plan = with_standbys(left, facts, free, wanted, previous=before, staying=staying)
+    # A standby computes nothing, but it takes memory: it goes from a PC in use as well.
+    waiting = [node for node in staying if node.name not in in_use]
+    plan = with_standbys(left, facts, free, wanted, previous=before, staying=waiting, leaving=in_use)
     return Planned(
         plan,
         moved=moved,
         missing=kept.missing,
         look_again=look_again,
-        short_of=missing_standbys(plan, wanted),
+        short_of=missing_standbys(plan, wanted, in_use),
+        leaving=on_their_way(plan, in_use),
+        staying=without_a_place(plan, in_use),
     )
 
 
@@ -125,23 +135,27 @@ def _placed(intent: Intent, plan: Plan, observed: Observed, pipeline: int, stage
     return PlacedStage(pipeline, stage, name, resource)
 
 
-def _relieved(intent: Intent, observed: Observed) -> set[str]:
-    """Nodes that are not Ready, or whose stage is gone by what the router says, and whose stage is loaded elsewhere:
-    waiting for them would gain nothing."""
+def _relieved(intent: Intent, observed: Observed, open_to: Collection[str], in_use: Collection[str]) -> set[str]:
+    """Nodes that are not Ready, whose stage is gone by what the router says, or that are in use, and whose stage is
+    loaded elsewhere: it moves there at once.
+
+    What is lost is made good first: as long as a stage is lost, nothing moves for a person's sake.
+    """
     if observed.plan is None or not observed.plan.standbys:
         return set()
     there = {view.name for view in observed.nodes if view.ready} - _silent(observed)
-    loaded = {
-        (placed.stage.block_start, placed.stage.block_end)
+    loaded = [
+        placed
         for placed in place_standbys(intent, observed.plan, observed)
         if placed.stage.node in there and _serves(observed.pod_of_stage(placed.name))
-    }
-    return {
-        stage.node
-        for pipeline in observed.plan.pipelines
-        for stage in pipeline.stages
-        if stage.node not in there and (stage.block_start, stage.block_end) in loaded
-    }
+    ]
+    blocks = {(placed.stage.block_start, placed.stage.block_end) for placed in loaded}
+    serving = [(pipeline.index, stage) for pipeline in observed.plan.pipelines for stage in pipeline.stages]
+    lost = [stage for _, stage in serving if stage.node not in there]
+    if lost:
+        return {stage.node for stage in lost if (stage.block_start, stage.block_end) in blocks}
+    places = {(placed.pipeline, placed.stage.index) for placed in loaded if placed.stage.node in open_to}
+    return {stage.node for pipeline, stage in serving if stage.node in in_use and (pipeline, stage.index) in places}
 
 
 def _silent(observed: Observed) -> set[str]:
@@ -169,14 +183,17 @@ def _serves(pod: Object | None) -> bool:
     return pod is not None and is_ready(pod)
 
 
-def _look_again(observed: Observed, waits: Sequence[int]) -> float | None:
-    """When the next node that holds a stage will have been gone for one of these numbers of seconds."""
+def _look_again(observed: Observed, intent: Intent) -> float | None:
+    """When a node that holds a stage will have been gone for too long, or time changes which nodes are in use."""
+    spec = intent.model.spec
+    use = look_again_for_use(observed.nodes, spec.placement, observed.now)
     if observed.plan is None:
-        return None
+        return use
     held = {stage.node for pipeline in observed.plan.pipelines for stage in pipeline.stages}
     gone = [view.lost_for(observed.now) for view in observed.nodes if view.name in held and not view.ready]
+    waits = [spec.recovery.replan_after_seconds, *filter(None, [spec.recovery.free_after_seconds])]
     left = [after - seconds for after in waits for seconds in gone]
-    return min((seconds + 0.5 for seconds in left if seconds > 0), default=None)
+    return min([seconds + 0.5 for seconds in left if seconds > 0] + [each for each in [use] if each], default=None)
 
 
 def _no_nodes(views: Sequence[NodeView], refused: Sequence[str]) -> str:

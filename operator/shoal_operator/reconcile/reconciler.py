@@ -27,12 +27,14 @@ from shoal_operator.desired.plan_config import addressed, plan_config_map
 from shoal_operator.desired.router import router_name
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.errors import ApiError, OperatorError
+from shoal_operator.figures import Figures, RouterFigures
 from shoal_operator.nodes import NodeView
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
 from shoal_operator.reconcile.delivering import deliver_plan
 from shoal_operator.reconcile.draft import draft_spent, draft_trouble, known_draft
+from shoal_operator.reconcile.measuring import look_again_for_figures, measured_of
 from shoal_operator.reconcile.model import ModelState, model_state, with_progress
 from shoal_operator.reconcile.observed import Observed, observe
 from shoal_operator.reconcile.planning import Planned, cut_of, place, place_standbys, plan_for
@@ -65,6 +67,7 @@ class Reconciler:
         cache: Cache,
         settings: OperatorSettings,
         nodes_file: NodesFile | None = None,
+        figures: Figures | None = None,
         wall: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         lost: Callable[[Key], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
@@ -72,6 +75,7 @@ class Reconciler:
         self._cache = cache
         self._settings = settings
         self._nodes_file = nodes_file
+        self._figures = figures or RouterFigures()
         self._wall = wall
         self._lost = lost
         self._applier = Applier(cluster, cache)
@@ -105,12 +109,14 @@ class Reconciler:
         state, planned = decided or (model_state(intent, observed), Planned(observed.plan))
         state = await self._progress(state)
         situation = self._situation(intent, observed, state, planned)
+        situation = replace(situation, measured=await measured_of(self._figures, intent, situation))
         await self._reporter.report(intent, body, situation, planned.moved, state, problem, now)
         if problem is not None:
             raise problem
-        wants_room = bool(planned.problem or planned.missing)
+        wants_room = bool(planned.problem or planned.missing or planned.staying)
         soon = PROGRESS_SECONDS if state.compiling is not None else DAY
-        return Outcome(min(soon, planned.look_again or DAY), wants_room)
+        figures = look_again_for_figures(situation, now)
+        return Outcome(min(soon, planned.look_again or DAY, figures or DAY), wants_room)
 
     def _observe(self, intent: Intent, now: datetime.datetime, nodes: tuple[NodeView, ...] | None = None) -> Observed:
         observed = observe(self._cache, intent, self._nodes_file, now, nodes)
@@ -221,6 +227,8 @@ class Reconciler:
             router_deployment=_deployment(observed, intent),
             router_needs=_router_needs(intent),
             draft=draft_trouble(intent, observed),
+            leaving=planned.leaving if placed else (),
+            staying=planned.staying if placed else (),
         )
 
 

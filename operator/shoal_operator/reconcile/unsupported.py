@@ -6,6 +6,8 @@ goes when the part that it speaks of can do it.
 
 from __future__ import annotations
 
+from zoneinfo import available_timezones
+
 from shoal.plan.document import Device
 from shoal.resource import SpeculativeMode
 from shoal.resource.sharded_model import ShardedModelSpec
@@ -29,5 +31,10 @@ def unsupported(spec: ShardedModelSpec) -> tuple[str, ...]:
         found.append(
             "spec.model.source.uri: a pod does not see file:// of your machine; "
             "use hf://, https:// or pypi://, or spec.model.volume"
+        )
+    hours = spec.placement.working_hours
+    if hours is not None and hours.time_zone not in available_timezones():
+        found.append(
+            f"spec.placement.workingHours.timeZone: {hours.time_zone} is no time zone; write one such as Europe/Berlin"
         )
     return tuple(found)

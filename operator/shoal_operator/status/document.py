@@ -37,6 +37,7 @@ def status_of(
         url=router_url(intent),
         model_digest=digest,
         plan=None if situation.plan is None else _plan(situation.plan, stages, situation.standbys),
+        measured=situation.measured,
     )
     return status.model_dump(by_alias=True, mode="json", exclude_none=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from shoal.plan.document import Plan
-from shoal.resource.status import ConditionType
+from shoal.resource.status import ConditionType, MeasuredStatus
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.nodes import NodeView
 from shoal_operator.status.conditions import Finding, finding, with_ready
@@ -80,6 +80,9 @@ class Situation:
     router_deployment: Mapping[str, Any] | None
     router_needs: str = ""
     draft: Trouble | None = None
+    leaving: tuple[str, ...] = ()
+    staying: tuple[str, ...] = ()
+    measured: MeasuredStatus | None = None
 
 
 def findings_of(situation: Situation) -> tuple[Finding, ...]:
@@ -183,6 +186,8 @@ def degraded(situation: Situation) -> Finding:
         return finding(kind, True, "PipelineDown", f"{ready} of {whole} pipelines serve")
     if situation.draft is not None and not situation.draft.waiting:
         return finding(kind, True, "DraftUnavailable", short(f"the draft model: {situation.draft.message}"))
+    if situation.staying:
+        return finding(kind, True, "NodeInUse", short("; ".join(situation.staying), SUMS))
     if situation.short_of:
         return finding(kind, True, "NoStandby", short(situation.short_of))
     return finding(kind, False, "AsPlanned")
@@ -201,6 +206,8 @@ def progressing(situation: Situation) -> Finding:
         return finding(kind, True, waiting_stage.reason, waiting_stage.message)
     if situation.draft is not None and situation.draft.waiting:
         return finding(kind, True, situation.draft.reason, short(f"the draft model: {situation.draft.message}"))
+    if situation.leaving:
+        return finding(kind, True, "Yielding", short("; ".join(situation.leaving)))
     return finding(kind, False, "Settled")
 
 

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from shoal.api_keys import ApiKeys
 from shoal.errors import ShoalError
 from shoal.tracing import Traces
 from shoal_router.api import document
@@ -21,7 +22,6 @@ from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, note_rejection, request_id_of
 from shoal_router.api.errors import ApiError, from_exception, from_validation
 from shoal_router.api.gate import Gate
-from shoal_router.api.keys import ApiKeys
 from shoal_router.api.once import Once
 from shoal_router.api.page import add_page
 from shoal_router.api.prepare import Served, caller_of, chat_job, check_model, completion_job

@@ -14,9 +14,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shoal.api_keys import ApiKeys
+from shoal.page import EVENTS_PATH, PAGE_PREFIX
 from shoal_router.api.errors import ApiError
-from shoal_router.api.keys import ApiKeys
-from shoal_router.api.page import EVENTS_PATH, PAGE_PREFIX
 from shoal_router.api.rates import Rates
 
 OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/"})

@@ -1,76 +1,34 @@
-"""The page at `/` and the stream that it draws: static files of this package, and the events of a Watch.
+"""The page at `/` and the stream that it draws: static files (see shoal.page), and the events of a Watch.
 
-The files tell nobody anything, so they come without a key; the stream asks for one like the rest of the API. Nothing is
-loaded from elsewhere and no script is inline, which the content security policy holds every browser to.
+The files come without a key; the stream asks for one like the rest of the API.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import PurePosixPath
-from typing import Final
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from shoal.page import EVENTS_PATH, HEADERS, MOST_WATCHERS, PAGE_PREFIX, page_files
 from shoal_router.api.answers import STREAM_HEADERS
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.errors import ApiError
-from shoal_router.watch.feed import MOST_WATCHERS, TooManyWatchers, Watch
-
-PAGE_PREFIX: Final = "/page/"
-EVENTS_PATH: Final = "/watch/events"
-
-_TYPES: Final = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-_HEADERS: Final = {
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    body: bytes
-    kind: str
-    etag: str
-
-
-def page_files() -> dict[str, _File]:
-    """Every file of the page by its name; read once, as a wheel may be a zip."""
-    found = {}
-    for entry in files("shoal_router").joinpath("page").iterdir():
-        if (kind := _TYPES.get(PurePosixPath(entry.name).suffix)) is not None:
-            body = entry.read_bytes()
-            found[entry.name] = _File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
-    return found
+from shoal_router.watch.feed import TooManyWatchers, Watch
 
 
 def add_page(app: FastAPI, watch: Watch) -> None:
     """Serve the page and its events."""
-    found = page_files()
+    found = page_files("shoal_router")
 
     def answer(name: str, request: Request) -> Response:
         file = found.get(name)
         if file is None:
             raise HTTPException(404)
-        headers = {**_HEADERS, "ETag": file.etag}
+        headers = {**HEADERS, "ETag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.body, media_type=file.kind, headers=headers)

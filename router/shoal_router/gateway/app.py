@@ -17,11 +17,11 @@ import httpx
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shoal.api_keys import ApiKeys
 from shoal_router.api.disconnect import ClientLeft, while_connected
 from shoal_router.api.edge import Edge, request_id_of
 from shoal_router.api.errors import SERVER_ERROR, ApiError, invalid
 from shoal_router.api.gate import Gate
-from shoal_router.api.keys import ApiKeys
 from shoal_router.gateway.kept import Header, answer_of_keeper
 from shoal_router.gateway.routes import Routes
 

@@ -11,8 +11,8 @@ import signal
 import socket
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from shoal.api_keys import ApiKeys
 from shoal.logs import announce
-from shoal_router.api.keys import ApiKeys
 from shoal_router.gateway.app import create_gateway, gateway_client
 from shoal_router.gateway.routes import Routes
 from shoal_router.serve import http_server, url_of

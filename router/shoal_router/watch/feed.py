@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from shoal.errors import ShoalError
+from shoal.page import MOST_WATCHERS
 from shoal.plan.document import Plan
 from shoal_router.watch.picture import event_of, pipeline_of, request_of, speculation_of, step_of
 from shoal_router.watch.rates import Rates
@@ -23,7 +24,6 @@ from shoal_router.watch.view import Watched
 TICK_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 10.0
 """How long a stream may be silent: then a comment keeps proxies from closing it."""
-MOST_WATCHERS: Final = 32
 _CLOCK_STEP_SECONDS: Final = 0.5
 
 CardOf = Callable[[Plan | None], dict[str, Any]]

@@ -94,7 +94,11 @@ def node_annotations(found: Surroundings, findings: Sequence[Finding]) -> dict[s
             refused=frozenset(Device(name) for name in refused if name in Device.__members__),
             link_ms=max((link.round_trip_ms for link in links), default=None),
             link_mbps=min((link.megabytes_per_second for link in links), default=None),
-            gbps={Device(test.device): test.gigabytes_per_second for test in tested if test.device not in refused},
+            gbps={
+                Device(device): test.gigabytes_per_second
+                for test in reversed(tested)  # of two GPUs the first one counts
+                if (device := test.device.partition(".")[0]) not in refused
+            },
         )
     )
 

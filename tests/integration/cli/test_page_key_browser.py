@@ -11,10 +11,10 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import Browser, expect
 
+from shoal.api_keys import ApiKeys
 from shoal.errors import PlanError
 from shoal.plan.document import Plan
 from shoal_router.api.app import create_app
-from shoal_router.api.keys import ApiKeys
 from shoal_router.fleet.fleet import Fleet
 from shoal_router.pipeline.fake import FakeOpener, planned_at
 from shoal_router.serve import listen, url_of

@@ -88,7 +88,7 @@ def keys(values: dict[str, Any], where: str = "") -> set[str]:
 
 
 def test_every_value_has_a_default_and_a_schema():
-    amounts = [f"{part}resources.{kind}." for part in ("", "gateway.") for kind in ("requests", "limits")]
+    amounts = [f"{part}resources.{kind}." for part in ("", "gateway.", "agent.") for kind in ("requests", "limits")]
     free = (*amounts, "metrics.dashboard.labels.")
     given = {key for key in keys(VALUES) if not key.startswith(free)}
     assert given == set(properties(SCHEMA)) - {"global"}

@@ -17,6 +17,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.fake import FakeCluster
 from shoal_operator.cluster.fake_workloads import FakeWorkloads
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref
+from shoal_operator.figures import FakeFigures
 from shoal_operator.reconcile.reconciler import Outcome, Reconciler
 from shoal_operator.settings import OperatorSettings
 
@@ -77,7 +78,10 @@ class Office:
     def new_operator(self) -> None:
         """The operator starts afresh: cache and memory are empty."""
         self.cache = Cache()
-        self.reconciler = Reconciler(self.cluster, self.cache, self.settings, wall=lambda: self.now)
+        self.figures = FakeFigures()
+        self.reconciler = Reconciler(
+            self.cluster, self.cache, self.settings, figures=self.figures, wall=lambda: self.now
+        )
 
     def refresh(self) -> None:
         """What the watches would have brought."""

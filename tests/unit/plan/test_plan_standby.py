@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shoal.errors import PlanError
 from shoal.manifest import ModelShape
 from shoal.plan import Device, ManualRange, ModelFacts, NodeFacts, PlanSpec, make_plan
-from shoal.plan.costs import Costs, memory_limit
-from shoal.plan.standby import layers_of, missing_standbys, with_standbys
+from shoal.plan.costs import Costs, memory_limit, usable_sites
+from shoal.plan.standby import covered, layers_of, missing_standbys, with_standbys
 from shoal.plan.sticky import keep_plan
 
 GIB = 1 << 30
@@ -85,6 +85,42 @@ def test_whatever_is_lost(sizes, lost, wanted, replicas):
         keep_plan(after, facts, left, left, spec).plan, facts, left, spec, previous=after.standbys, staying=left
     )
     assert again.standbys == after.standbys, "it does not come to rest"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(3, 24), min_size=2, max_size=8),
+    used=st.sets(st.integers(0, 7)),
+    wanted=st.integers(0, 3),
+    replicas=st.integers(1, 2),
+)
+def test_whoever_is_to_leave_gets_a_standby_first(sizes, used, wanted, replicas):
+    nodes = [node(f"n{number}", gib) for number, gib in enumerate(sizes)]
+    spec = replace(SPEC, replicas=replicas, spare_nodes=wanted)
+    facts = model()
+    try:
+        plan = with_standbys(make_plan(facts, nodes, spec), facts, nodes, spec)
+    except PlanError:
+        return
+    leaving = {each.name for number, each in enumerate(nodes) if number in used}
+    left = [each for each in nodes if each.name not in leaving]
+
+    def again(before):
+        return with_standbys(before, facts, left, spec, previous=before.standbys, staying=left, leaving=leaving)
+
+    after = again(plan)
+    moving = covered(after, leaving)
+    _check(after, nodes, facts, replace(spec, spare_nodes=wanted + len(moving)))
+    assert not leaving & {standby.stage.node for standby in after.standbys}
+    assert again(after).standbys == after.standbys, "it does not come to rest"
+    costs = Costs(facts, spec)
+    free = {each.name for each in left} - {stage.node for stage in after.everywhere}
+    others = {s.stage.node for s in after.standbys} - {s.stage.node for s in moving.values()}
+    sites = {site.name: site for site in usable_sites(left, spec)[0] if site.name in free | others}
+    for pipeline in after.pipelines:
+        for stage in pipeline.stages:
+            if stage.node in leaving and (pipeline.index, stage.index) not in moving:
+                assert not any(costs.fits(site, *layers_of(stage, facts)) for site in sites.values())
 
 
 def _check(plan, nodes, facts, spec):

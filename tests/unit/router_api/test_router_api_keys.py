@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.api_keys import CHECK_SECONDS, ApiKeys, parse_keys
 from shoal.errors import ResourceError, UsageError
 from shoal_router.api.app import create_app
 from shoal_router.api.errors import ApiError
 from shoal_router.api.gate import Gate
-from shoal_router.api.keys import CHECK_SECONDS, ApiKeys, parse_keys
 from shoal_router.api.rates import Rates
 
 HASHED = hashlib.sha256(b"sk-two").hexdigest()

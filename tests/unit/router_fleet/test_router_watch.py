@@ -10,12 +10,12 @@ from contextlib import aclosing
 import httpx
 import pytest
 
+from shoal.api_keys import ApiKeys
 from shoal.errors import PlanError
+from shoal.page import MOST_WATCHERS, page_files
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import KvCapacity, SamplingParams, StageDescription, StageProgress, StageState, StageTiming
 from shoal_router.api.app import create_app
-from shoal_router.api.keys import ApiKeys
-from shoal_router.api.page import page_files
 from shoal_router.fleet.fleet import Fleet
 from shoal_router.generation import GenerationRequest, PipelineStatus
 from shoal_router.pipeline.board import Seen, StageBoard
@@ -23,7 +23,7 @@ from shoal_router.pipeline.fake import FakeOpener, planned_at
 from shoal_router.settings import ApiSettings
 from shoal_router.step_loop import StepLoopSettings
 from shoal_router.text.fake import fake_text_model
-from shoal_router.watch.feed import MOST_WATCHERS, TooManyWatchers, Watch
+from shoal_router.watch.feed import TooManyWatchers, Watch
 from shoal_router.watch.journal import REQUESTS, Journal, Outcome, StepRecord
 from shoal_router.watch.picture import pipeline_of
 from shoal_router.watch.rates import Rates, hop_ms
@@ -234,13 +234,14 @@ async def test_the_page_is_served_whole_and_loads_nothing_from_elsewhere():
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert (await client.get("/", headers={"If-None-Match": page.headers["etag"]})).status_code == 304
-        for name in page_files():
+        for name in page_files("shoal_router"):
             part = await client.get(f"/page/{name}")
             assert part.status_code == 200, name
             assert not re.search(r"(src|href|import|from|url\()\s*=?\s*[\"'(]?https?://", part.text), name
             assert " style=" not in part.text or name.endswith(".js"), name
-        referred = set(re.findall(r"[\"'](?:/page/|\./)([\w.]+)[\"']", "".join(map(_text, page_files().values()))))
-        assert referred <= page_files().keys()
+        files = page_files("shoal_router")
+        referred = set(re.findall(r"[\"'](?:/page/|\./)([\w.]+)[\"']", "".join(map(_text, files.values()))))
+        assert referred <= files.keys()
         assert (await client.get("/page/../settings.py")).status_code == 404
         assert (await client.get("/page/none.js")).status_code == 404
 

@@ -127,7 +127,7 @@ def test_kubectl_sees_columns_scale_and_short_name() -> None:
     narrow = [name for name, column in columns.items() if column.get("priority", 0) == 0]
     wide = [name for name, column in columns.items() if column.get("priority", 0) == 1]
     assert narrow == ["READY", "REASON", "STAGES", "URL", "AGE"]
-    assert wide == ["TOK/S", "DEVICE", "PLAN"]
+    assert wide == ["TOK/S", "MEASURED", "DEVICE", "PLAN"]
     assert crd()["spec"]["names"]["shortNames"] == ["smodel"]
     paths = {path for path, _ in NODES}
     for path in VERSION["subresources"]["scale"].values():

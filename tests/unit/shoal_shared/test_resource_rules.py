@@ -110,6 +110,12 @@ BAD = [
     ("placement.tolerations", [{"operator": "Exists", "value": "x"}], "operator: Exists takes no value"),
     ("placement.tolerations", [{"value": "x"}], "operator: Equal needs a key"),
     ("placement.tolerations", [{"key": "k", "tolerationSeconds": 5}], "tolerationSeconds needs effect"),
+    ("placement", {"workingHours": {"timeZone": "Europe/Berlin"}}, "workingHours need whenInUse: Yield"),
+    (
+        "placement",
+        {"whenInUse": "Yield", "workingHours": {"start": "18:00", "end": "08:00", "timeZone": "UTC"}},
+        "start must be before end",
+    ),
     ("scheduler", {"maxContext": 128, "prefillChunk": 256}, "prefillChunk must not be greater"),
     ("scheduler.speculative.draft", {}, "exactly one of source and volume"),
     ("router.service", {"nodePort": 30000}, "nodePort needs type"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from shoal.node_use import CONDITION, UseReason
 from testcluster.api import Api, Manifest
 from testcluster.processes import wait_until
 
@@ -122,6 +123,21 @@ class Nodes:
     def set_allocatable(self, name: str, resources: Mapping[str, str]) -> None:
         """Change what the node can give, as a kubelet or a device plugin does: `0` for a device that failed."""
         self._api.patch("v1", "nodes/status", name, {"status": {"allocatable": dict(resources)}})
+
+    def use(self, name: str, reason: str) -> None:
+        """What the agent on the PC says: UserActive and the like, or NotInUse."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        said = {
+            "type": CONDITION,
+            "status": "False" if reason == UseReason.NOBODY else "True",
+            "reason": reason,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+            "message": "",
+        }
+        conditions = self._api.get("v1", "nodes", name)["status"]["conditions"]
+        others = [each for each in conditions if each["type"] != CONDITION]
+        self._api.patch("v1", "nodes/status", name, {"status": {"conditions": [*others, said]}})
 
     def heartbeat(self, name: str) -> None:
         """Renew the node's Lease, as its kubelet does every few seconds."""
