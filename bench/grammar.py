@@ -48,7 +48,7 @@ def run(quick: bool) -> Report:
             "free": latencies.rate("free", worker, free),
             "schema": latencies.rate("schema", worker, {**free, "grammar": grammar}),
         }
-        measured = alternate(systems, 1 if quick else 7)
+        measured = alternate(systems, 1 if quick else 11)
     report = Report()
     report.add("time_ratio", measured.ratio("free", "schema"))
     for name in systems:

@@ -1,5 +1,5 @@
-"""Asking a router what it measured, over its metrics port: the one thing that the operator asks of anybody but the API
-server.
+"""Asking a router what it measured, over its metrics port, where cluster/routers hears of stages that are gone: the two
+things that the operator learns from anybody but the API server.
 
 `RouterFigures` is the real one; `FakeFigures` answers from memory. A router that does not answer is asked again later:
 its figures are worth a line in the status, and no condition depends on them.

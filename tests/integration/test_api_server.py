@@ -115,8 +115,8 @@ async def test_case_83_openai_python_raises_its_own_errors(generator) -> None:
             await client.chat.completions.create(model="gpt-9", messages=MESSAGES)
         assert unknown.value.code == "model_not_found"
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(**BODY, response_format={"type": "json_object"})
-        assert refused.value.param == "response_format"
+            await client.chat.completions.create(**BODY, temperature=9)
+        assert refused.value.param == "temperature"
         generator.fails_at_start = QueueFull("full", retry_after=3)
         with pytest.raises(openai.RateLimitError) as full:
             await client.chat.completions.create(**BODY, stream=True)

@@ -34,6 +34,12 @@ STATUS: dict[str, Any] = {
     "devices": "GPU",
     "url": "http://llama.default:8000/v1",
     "modelDigest": "0" * 64,
+    "measured": {
+        "placement": "4f1d",
+        "firstTokenMilliseconds": 120.5,
+        "tokensPerSecond": 9.5,
+        "promptTokens": 64,
+    },
     "plan": {
         "summary": "pc-1: embed, 0-15 | pc-2: 16-31, head",
         "tokensPerSecond": 11,
@@ -84,7 +90,7 @@ def test_defaults_are_filled_in_to_the_deepest_level(llama):
     assert (spec["precision"], spec["replicas"], spec["devices"]) == ("INT4", 1, ["GPU"])
     assert spec["execution"] == {"mode": "Fast"}
     assert spec["stages"] == {"mode": "Auto"}
-    assert spec["placement"] == {"sparePods": 0, "maxMemoryFraction": 0.7}
+    assert spec["placement"] == {"sparePods": 0, "maxMemoryFraction": 0.7, "whenInUse": "Ignore"}
     assert spec["scheduler"]["speculative"] == {"mode": "Auto", "maxTokens": 8}
     assert spec["recovery"] == {"replanAfterSeconds": 30, "maxAttempts": 3, "maxPauseSeconds": 120}
     assert spec["router"]["service"] == {"type": "ClusterIP", "port": 8000}
@@ -155,8 +161,8 @@ def test_kubectl_shows_the_columns(admin, namespace, llama, kubectl: Command):
     assert header == ["NAME", "READY", "REASON", "STAGES", "URL", "AGE"]
     assert row[:-1] == ["llama", "False", "Loading", "1/2", "http://llama.default:8000/v1"]
     header, row = columns(kubectl("get", "-n", namespace, "shoal", "-o", "wide"))
-    assert header == ["NAME", "READY", "REASON", "STAGES", "URL", "TOK/S", "DEVICE", "PLAN", "AGE"]
-    assert row[5:8] == ["11", "GPU", "pc-1:"]
+    assert header == ["NAME", "READY", "REASON", "STAGES", "URL", "TOK/S", "MEASURED", "DEVICE", "PLAN", "AGE"]
+    assert row[5:9] == ["11", "9.5", "GPU", "pc-1:"]
 
 
 def test_kubectl_waits_for_ready(admin, namespace, llama, kubectl: Command):

@@ -24,7 +24,7 @@ from testcluster.tokens import service_account_kubeconfig
 
 PINNED = {"image": {part: f"registry.local/{part}:1" for part in ("stage", "compile", "router")}}
 # What the test decides: ports of this machine, a Lease that ends soon.
-OURS = ("SHOAL_METRICS_PORT", "SHOAL_HEALTH_PORT", "SHOAL_LEASE_SECONDS", "SHOAL_LOG_FORMAT")
+OURS = ("SHOAL_METRICS_PORT", "SHOAL_HEALTH_PORT", "SHOAL_PAGE_PORT", "SHOAL_LEASE_SECONDS", "SHOAL_LOG_FORMAT")
 LIGHT: dict[str, Any] = {"stages": {"count": 2}, "placement": {}, "scheduler": {"streams": 1}}
 
 

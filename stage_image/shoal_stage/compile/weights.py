@@ -92,8 +92,8 @@ def _quantised(view: TensorView, scheme: Scheme) -> Node:
     groups = columns // group
     # A single group is a row: the plugins then want the plain matrix [rows, columns] and scales [rows, 1].
     full, small = ((rows, columns), (rows, 1)) if groups == 1 else ((rows, groups, group), (rows, groups, 1))
-    unsigned = ov.Type.u4 if scheme.zero_points else ov.Type.i4
-    numbers, number_bytes = _allocate(unsigned if packed else ov.Type.i8, full)
+    four_bits = ov.Type.u4 if scheme.zero_points else ov.Type.i4
+    numbers, number_bytes = _allocate(four_bits if packed else ov.Type.i8, full)
     scales, scale_view = _allocate(ov.Type.f16, small)
     points, point_view = _allocate(ov.Type.f16, small if scheme.zero_points else (0, 1))
     flat = number_bytes.reshape(-1).view(np.uint8)

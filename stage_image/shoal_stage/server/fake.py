@@ -71,7 +71,7 @@ async def start_stage(
     blocks: tuple[int, int],
     listen: str = LOCAL,
     patience: Patience | None = None,
-    max_frame_bytes: int = 4 << 20,
+    max_frame_bytes: int = 64 << 20,
     versions: dict[str, str] | None = None,
     wait_ready: bool = True,
     tls: TlsDirectory | None = None,

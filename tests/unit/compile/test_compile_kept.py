@@ -104,18 +104,12 @@ def outputs(model: ov.Model) -> np.ndarray:
 
 def test_a_kept_model_computes_what_its_file_holds(make_gguf, tmp_path):
     tiny = make_gguf("llama", kind="Q4_1")
-    exact, kept, rounded = (
-        compile_model(tiny.path, tmp_path / name, options)
-        for name, options in (
-            ("f32", CompileOptions(Precision.F32)),
-            ("kept", KEPT),
-            ("rounded", CompileOptions(Precision.INT4)),
-        )
-    )
+    exact = compile_model(tiny.path, tmp_path / "f32", CompileOptions(Precision.F32))
+    kept = compile_model(tiny.path, tmp_path / "kept", KEPT)
     manifest = read_manifest(kept)
     assert (manifest.keeps_stored, manifest.group_size) == (True, 32)
     # What was compiled before there was the field keeps its digest.
-    assert b"keeps_stored" not in read_manifest(rounded).canonical_json()
+    assert b"keeps_stored" not in read_manifest(exact).canonical_json()
     assert compile_model(tiny.path, kept, KEPT) == kept
     with pytest.raises(UsageError, match="with other options"):
         compile_model(tiny.path, kept, CompileOptions(Precision.INT4))
@@ -125,10 +119,10 @@ def test_a_kept_model_computes_what_its_file_holds(make_gguf, tmp_path):
     for block, estimated in zip(manifest.blocks, facts.block_bytes, strict=True):
         assert 0.9 < estimated / block.weight_bytes <= 1.0, block.name
 
-    chains = [build_chain(each, read_manifest(each), 0, len(manifest.blocks)).model for each in (exact, kept, rounded)]
-    right, ours, twice = (outputs(model) for model in chains)
-    # The embedding and the head are INT8 in both.
-    assert np.abs(ours - right).max() < 0.4 * np.abs(twice - right).max()
+    chains = [build_chain(each, read_manifest(each), 0, len(manifest.blocks)).model for each in (exact, kept)]
+    right, ours = (outputs(model) for model in chains)
+    # What INT8 costs in the embedding and the head; rounding the layers once more would cost 1.7.
+    assert np.abs(ours - right).max() < 0.1
     merged = chains[1]
     assert merge_small_products(merged) > 0
     np.testing.assert_array_equal(outputs(merged), ours)

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-SEEDS = range(1200)
+SEEDS = (521, 1002, *range(1200))
+"""Those first that notice what few schedules do: a run that finds everything is then short."""
 
 GUARDS = {
     "a reply to an old version commits nothing": (

@@ -75,6 +75,7 @@ def start_operator_process(name: str, folder: Path, kubeconfig: Kubeconfig, **en
         "SHOAL_POD_NAME": name,
         "SHOAL_METRICS_PORT": "0",
         "SHOAL_HEALTH_PORT": str(health),
+        "SHOAL_PAGE_PORT": "0",
         "SHOAL_LEASE_SECONDS": "3",
         "SHOAL_LOG_FORMAT": "text",
     }
