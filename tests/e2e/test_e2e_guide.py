@@ -11,7 +11,7 @@ import pytest
 
 from testcluster.serving_office import ROOT, Serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200, func_only=True)]
 BLOCK = re.compile(r"^<!-- run -->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 GUIDE = (ROOT / "docs/k3s.md").read_text()
 

@@ -19,7 +19,7 @@ from testcluster.serving_office import Serving, three_stages
 from testcluster.streaming import Stream
 from testcluster.worker import is_ready
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 ASKED: dict[str, Any] = {
     "model": "smollm2",
     "messages": [{"role": "user", "content": "Tell a long story about a lighthouse."}],
