@@ -68,6 +68,18 @@ def test_from_install_to_answers_and_back(office: Serving) -> None:
     office.kubectl("delete", "--namespace", office.namespace, "shardedmodel/smollm2", "--timeout=60s")
     office.wait_for_nothing()
     office.uninstall()
+    wait_until(lambda: left_of_the_chart(office) == [], what="the end of what the chart installed", deadline_s=60.0)
+
+
+def left_of_the_chart(serving: Serving) -> list[str]:
+    """What is still there of it, but for the CRD, with which all ShardedModels would go, and the operator's Lease."""
+    here = "deployments,daemonsets,services,configmaps,secrets,pods,networkpolicies,roles,rolebindings,serviceaccounts"
+    everywhere = "clusterroles,clusterrolebindings,priorityclasses"
+    everywhere += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
+    left = serving.kubectl("get", here, "--namespace", SYSTEM, "--output", "name").split()
+    left += [name for name in serving.kubectl("get", everywhere, "--output", "name").split() if "shoal" in name]
+    print(f"left of the chart: {left}")
+    return [name for name in left if name not in ("serviceaccount/default", "configmap/kube-root-ca.crt")]
 
 
 def metrics_can_be_scraped(serving: Serving) -> None:
