@@ -26,6 +26,7 @@ CUT_ANNOTATION: Final = "shoal.dev/cut"
 ORIGIN_ANNOTATION: Final = "shoal.dev/model-origin"
 KEY_ANNOTATION: Final = "shoal.dev/model-key"
 PLAN_ANNOTATION: Final = "shoal.dev/plan"
+AGAIN_ANNOTATION: Final = "shoal.dev/plan-again"
 
 STAGE: Final = "stage"
 ROUTER: Final = "router"

@@ -32,7 +32,7 @@ from shoal_operator.nodes import NodeView
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
 from shoal_operator.reconcile.certificates import keep_certificates
-from shoal_operator.reconcile.delivering import deliver_plan
+from shoal_operator.reconcile.delivering import Delivery
 from shoal_operator.reconcile.draft import draft_spent, draft_trouble, known_draft
 from shoal_operator.reconcile.measuring import look_again_for_figures, measured_of
 from shoal_operator.reconcile.model import ModelState, model_state, with_progress
@@ -79,6 +79,7 @@ class Reconciler:
         self._wall = wall
         self._lost = lost
         self._applier = Applier(cluster, cache)
+        self._delivery = Delivery(cluster, cache)
         self._reporter = Reporter(cluster, cache, settings.pod_name)
         self._planning = asyncio.Lock()
 
@@ -86,6 +87,7 @@ class Reconciler:
         """Bring one ShardedModel's part of the cluster to what it should be. Raises OperatorError."""
         body = self._cache.get(Ref(SHARDED_MODEL, *key))
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self._delivery.forget(key)
             return Outcome(None, wants_room=False)
         now = self._wall()
         try:
@@ -149,7 +151,10 @@ class Reconciler:
         wanted = desired_objects(intent, known)
         await self._applier.apply(wanted, observed.children)
         if claim is not None:
-            await deliver_plan(self._cluster, self._cache, observed, claim)
+            stages = {each.name for each in known.placed}
+            unread = await self._delivery.deliver((intent.namespace, intent.name), observed, claim, stages)
+            if unread is not None:
+                planned = replace(planned, look_again=min(unread, planned.look_again or DAY))
         of = [each for each in (intent, draft_intent(intent)) if each is not None]
         jobs = {name(each) for each in of for name in (sizes_job_name, model_job_name)}
 
