@@ -42,7 +42,7 @@ class _Naming:
 
     def left(self, now: datetime.datetime) -> float:
         """Seconds until it is named again, if the router has not read it by then."""
-        patience = min(AGAIN_SECONDS * 2**self.before, LONGEST_SECONDS)
+        patience = min(AGAIN_SECONDS * 2.0**self.before, LONGEST_SECONDS)
         return patience - (now - self.at).total_seconds()
 
 
