@@ -12,7 +12,7 @@ from shoal.resource.bounds import quantity_bytes
 from testcluster.processes import wait_until
 from testcluster.serving_office import ROOT, SYSTEM, Serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 QUESTION: list[Any] = [{"role": "user", "content": "Name three animals that live in the sea."}]
 CACHE = "/var/lib/shoal"
 
@@ -60,7 +60,6 @@ def test_from_install_to_answers_and_back(office: Serving) -> None:
     assert whole.usage is not None
     assert whole.usage.completion_tokens > 5
 
-    metrics_can_be_scraped(office)
     each_node_holds_its_own_blocks(office)
     pods_stay_below_what_they_asked_for(office)
     a_second_start_downloads_nothing(office)
@@ -68,43 +67,6 @@ def test_from_install_to_answers_and_back(office: Serving) -> None:
     office.kubectl("delete", "--namespace", office.namespace, "shardedmodel/smollm2", "--timeout=60s")
     office.wait_for_nothing()
     office.uninstall()
-    wait_until(lambda: left_of_the_chart(office) == [], what="the end of what the chart installed", deadline_s=60.0)
-
-
-def left_of_the_chart(serving: Serving) -> list[str]:
-    """What is still there of it, but for the CRD, with which all ShardedModels would go, and the operator's Lease."""
-    here = "deployments,daemonsets,services,configmaps,secrets,pods,networkpolicies,roles,rolebindings,serviceaccounts"
-    everywhere = "clusterroles,clusterrolebindings,priorityclasses"
-    everywhere += ",validatingadmissionpolicies,validatingadmissionpolicybindings"
-    left = serving.kubectl("get", here, "--namespace", SYSTEM, "--output", "name").split()
-    left += [name for name in serving.kubectl("get", everywhere, "--output", "name").split() if "shoal" in name]
-    print(f"left of the chart: {left}")
-    return [name for name in left if name not in ("serviceaccount/default", "configmap/kube-root-ca.crt")]
-
-
-def metrics_can_be_scraped(serving: Serving) -> None:
-    """As Prometheus does: from another pod; the router's by its pod, the operator's by the chart's Service.
-
-    It tries for some seconds, as every scrape is repeated: kube-router learns of a new pod a moment after its start.
-    """
-    (router,) = serving.pods("router")
-    operator = serving.office.api.get("v1", "services", "shoal-operator", namespace=SYSTEM)["spec"]["clusterIP"]
-    program = (
-        "import sys, time, urllib.request\n"
-        "def scraped(url):\n"
-        "    for attempt in range(10):\n"
-        "        try: return urllib.request.urlopen(url, timeout=3).read().decode()\n"
-        "        except OSError as error: last = error; time.sleep(1)\n"
-        "    sys.exit(f'{url}: {last}')\n"
-        f"print(scraped('http://{router['status']['podIP']}:9100/metrics'))\n"
-        f"print(scraped('http://{operator}:8080/metrics'))\n"
-    )
-    ended_well, said = serving.in_a_pod("prometheus", program, {"app": "prometheus"})
-    assert ended_well, said
-    figures = dict(line.rsplit(" ", 1) for line in said.splitlines() if line.startswith("shoal_"))
-    assert float(figures["shoal_generated_tokens_total"]) > 20
-    assert float(figures["shoal_operator_leading"]) == 1
-    assert figures['shoal_pipeline_open{pipeline="0"}'] == "1.0"
 
 
 def each_node_holds_its_own_blocks(serving: Serving) -> None:
