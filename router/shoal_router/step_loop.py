@@ -46,7 +46,6 @@ from shoal_router.observer import StepObserver
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
-from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.policy import SpeculationSettings
@@ -92,7 +91,7 @@ class StepLoop:
         opener: PipelineOpener,
         settings: StepLoopSettings | None = None,
         *,
-        drafter: Drafter | None = None,
+        drafter: GuardedDrafter | None = None,
         clock: Callable[[], float] = time.monotonic,
         ids: Iterator[int] | None = None,
         speculation: SpeculationStats | None = None,
@@ -103,7 +102,7 @@ class StepLoop:
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
-        self._drafter = GuardedDrafter(drafter) if drafter is not None else None
+        self._drafter = drafter
         self._clock = clock
         self._ids = ids if ids is not None else count()
         self._when_changed = when_changed

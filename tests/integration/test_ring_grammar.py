@@ -20,6 +20,7 @@ from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model, fake_tokenizer
@@ -60,7 +61,8 @@ def tokenizer() -> LLTokenizer:
 async def serving(stages, settings=SETTINGS, drafter=None, **engine):
     async with fake_pipeline(stages, vocab_size=VOCAB, tokenizer=tokenizer, **engine) as handles:
         plan = planned_at([handle.address for handle in handles], [handle.blocks for handle in handles], None)
-        loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=drafter)
+        guard = GuardedDrafter(drafter) if drafter is not None else None
+        loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=guard)
         await loop.start()
         try:
             await loop.wait_ready(60)

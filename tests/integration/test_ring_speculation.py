@@ -25,6 +25,7 @@ from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_stage.compile import CompileOptions, compile_model, resolve_source
@@ -43,7 +44,8 @@ PROMPTS = [(504, 3575, 282, 4649, 314), (504, 314)]
 @asynccontextmanager
 async def serving(handles, settings=SETTINGS, drafter=None):
     plan = planned_at([handle.address for handle in handles], [handle.blocks for handle in handles], None)
-    loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=drafter)
+    guard = GuardedDrafter(drafter) if drafter is not None else None
+    loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=guard)
     await loop.start()
     try:
         await loop.wait_ready(60)

@@ -27,7 +27,7 @@ from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
-from shoal_router.schedule.drafting import Drafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
@@ -55,10 +55,10 @@ ASKED = (
 TOPICS = ("rain", "a lighthouse", "prime numbers", "bread", "the moon", "bees", "chess", "a lost key")
 DEADLINE = 280.0
 
-Choose = Callable[[ModelDrafter], Drafter | None]
+Choose = Callable[[ModelDrafter], GuardedDrafter]
 SOURCES: dict[str, Choose] = {
     "suffix": lambda model: drafter_for(None),
-    "draft model": lambda model: model,
+    "draft model": GuardedDrafter,
     "composite": drafter_for,
 }
 
@@ -123,16 +123,21 @@ async def draft_model(models: Models) -> AsyncIterator[ModelDrafter]:
 
 
 async def answers(
-    stages: list[StageHandle], requests: list[GenerationRequest], drafter: Drafter | None, max_chunks: int = 0
+    stages: list[StageHandle],
+    requests: list[GenerationRequest],
+    choose: Choose | None = None,
+    model: ModelDrafter | None = None,
+    max_chunks: int = 0,
 ) -> tuple[list[list[int]], SpeculationStats]:
     """All requests at once, USERS of them at a time."""
     plan = planned_at([one.address for one in stages], [one.blocks for one in stages], stages[0].manifest.digest)
+    drafter = choose(model) if choose is not None and model is not None else None
     speculation = SpeculationSettings(
         SpeculativeMode.OFF if drafter is None else SpeculativeMode.FIXED, max_tokens=4, max_chunks=max_chunks
     )
     loop = StepLoop(RingOpener(FixedPlan(plan)), StepLoopSettings(speculation=speculation), drafter=drafter)
-    if isinstance(drafter, ModelDrafter):
-        drafter.when_more(loop.nudge)
+    if model is not None:
+        model.when_more(loop.nudge)
     await loop.start()
     try:
         await loop.wait_ready(60)
@@ -167,10 +172,10 @@ def accepted(stats: SpeculationStats) -> dict[str, int]:
 async def test_case_p5_two_stages_say_the_same_with_and_without_drafts(models: Models, kind: EngineKind) -> None:
     requests = requests_for(models.target, list(ASKED[:2]), 24)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[2], kind) as stages:
-        plain, none = await answers(stages, requests, None)
+        plain, none = await answers(stages, requests)
         assert accepted(none) == {}
         for name, choose in SOURCES.items():
-            drafted, stats = await answers(stages, requests, choose(model))
+            drafted, stats = await answers(stages, requests, choose, model)
             assert drafted == plain, name
             assert accepted(stats), name
 
@@ -188,11 +193,11 @@ async def test_case_p5_every_source_split_engine_and_depth_says_the_same(
     assert len(prompts) == 32
     requests = requests_for(models.target, prompts, 40)
     async with stages_of(models.target, SPLITS[1], EngineKind.PAGED) as stages:
-        plain, _ = await answers(stages, requests, None)
+        plain, _ = await answers(stages, requests)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[split], kind) as stages:
-        assert (await answers(stages, requests, None))[0] == plain
+        assert (await answers(stages, requests))[0] == plain
         for name, choose in SOURCES.items():
             for depth in (1, 4):
-                drafted, stats = await answers(stages, requests, choose(model), max_chunks=depth)
+                drafted, stats = await answers(stages, requests, choose, model, depth)
                 assert drafted == plain, f"{name}, {depth} chunks in flight"
                 assert accepted(stats), f"{name}, {depth} chunks in flight"

@@ -24,6 +24,7 @@ from shoal_router.generation import (
 )
 from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 
@@ -92,7 +93,8 @@ class Office:
 
     @asynccontextmanager
     async def running(self, settings=QUICK, drafter=None, wait_for=None):
-        fleet = Fleet(self.read, self.openers.__getitem__, settings, drafter=drafter, look_seconds=0.01)
+        guard = GuardedDrafter(drafter) if drafter is not None else None
+        fleet = Fleet(self.read, self.openers.__getitem__, settings, drafter=guard, look_seconds=0.01)
         await fleet.start()
         try:
             wanted = len(self.planned) if wait_for is None else wait_for

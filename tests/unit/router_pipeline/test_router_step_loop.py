@@ -25,6 +25,7 @@ from shoal_router.generation import (
 )
 from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 
@@ -48,7 +49,8 @@ def answer(request, max_context=FAKE_CAPACITY.max_context):
 
 @asynccontextmanager
 async def running(opener, settings=QUICK, drafter=None):
-    loop = StepLoop(opener, settings, drafter=drafter)
+    guard = GuardedDrafter(drafter) if drafter is not None else None
+    loop = StepLoop(opener, settings, drafter=guard)
     await loop.start()
     try:
         await loop.wait_ready(5)
