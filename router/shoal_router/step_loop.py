@@ -23,12 +23,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.tasks import end_task
 from shoal.tracing import current_trace
 from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import StageProgress, StageTiming, Step
@@ -137,11 +137,8 @@ class StepLoop:
 
     async def stop(self) -> None:
         """Fail what is still running and close the pipeline."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
         self._detail = "stopped"
         self._fail_all("the router is stopping")
 

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from shoal.errors import ShoalError, StageError, UsageError
+from shoal.tasks import end_task
 from shoal.vocabulary import Vocabulary, check_draft_vocabulary
 from shoal.wire.drafts import ProposeReply, ProposeRequest, decode_reply, encode_propose
 from shoal.wire.errors import StageUnreachable, from_rpc_error
@@ -88,11 +89,8 @@ class ModelDrafter:
 
     async def stop(self) -> None:
         """Let go of the draft process."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     # --- Drafter ----------------------------------------------------------------------------------------------
 

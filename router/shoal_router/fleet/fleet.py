@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from shoal.errors import PlanError
+from shoal.tasks import end_task
 from shoal_router.fleet.choice import limit_of, ranking
 from shoal_router.fleet.moves import move_all, offers_of, spread
 from shoal_router.generation import (
@@ -126,11 +127,8 @@ class Fleet:
 
     async def stop(self) -> None:
         """Fail what is still running and close every pipeline."""
-        if self._tending is not None:
-            self._tending.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._tending
-            self._tending = None
+        await end_task(self._tending)
+        self._tending = None
         await asyncio.gather(*(loop.stop() for loop in self._everywhere), *self._closing)
 
     def status(self) -> GeneratorStatus:
