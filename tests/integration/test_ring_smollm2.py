@@ -33,6 +33,7 @@ from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
+from shoaltest.waiting import until_elsewhere
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 CONTEXT = 320
@@ -136,9 +137,7 @@ async def check(model: Path, jobs: list[Job], at_once: int) -> None:
 
 
 async def all_free(loop: StepLoop, handles: list[StageHandle]) -> None:
-    async with asyncio.timeout(FREE_SECONDS):
-        while any(handle.engine._engine._lengths.live for handle in handles):  # noqa: ASYNC110 - another thread frees
-            await asyncio.sleep(0.01)
+    await until_elsewhere(lambda: not any(handle.engine._engine._lengths.live for handle in handles), FREE_SECONDS)
     scheduler = loop._scheduler
     assert scheduler is not None
     scheduler.check_integrity()

@@ -32,6 +32,7 @@ from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import fake_pipeline, start_stage
+from shoaltest.waiting import until_elsewhere
 
 SETTINGS = StepLoopSettings(prefill_chunk=32, backoff=0.05, longest_backoff=0.2)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
@@ -114,8 +115,7 @@ async def test_case_9_a_stage_lost_with_drafts_in_flight_changes_no_text():
         asyncio.timeout(30),
     ):
         tasks = [asyncio.create_task(collect(loop, request)) for request in requests]
-        while loop.status().steps < 5:  # noqa: ASYNC110 - what is waited for happens on the stages
-            await asyncio.sleep(0.005)
+        await until_elsewhere(lambda: loop.status().steps >= 5)
         handles[1].stage._session.end(StageFailed("lost"))
         found = [[token for token, _ in ids] for ids, _ in await asyncio.gather(*tasks)]
         assert found == [text for text, _ in texts]

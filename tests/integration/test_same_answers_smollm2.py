@@ -42,6 +42,7 @@ from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.fake import StageHandle, start_stage
+from shoaltest.waiting import until_elsewhere
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 EXACT = EngineSettings(exact=True, sequences=6, max_context=512, threads=1)
@@ -164,9 +165,7 @@ class Serving:
         assert self.spare is not None
         epoch, before = self.generator.status().epoch, self.generator.tokens
         answers = asyncio.create_task(self.answers())
-        async with asyncio.timeout(DEADLINE):
-            while self.generator.tokens < before + 30:  # noqa: ASYNC110 - counted by those who wait for tokens
-                await asyncio.sleep(0.001)
+        await until_elsewhere(lambda: self.generator.tokens >= before + 30, DEADLINE)
         lost, self.plan.stages = self.plan.stages[-1], [*self.plan.stages[:-1], self.spare]
         await lost.kill()
         assert not answers.done()

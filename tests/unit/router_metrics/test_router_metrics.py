@@ -32,6 +32,7 @@ from shoal_router.settings import ApiSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import fake_text_model
 from shoal_router.watch.lost import LostStages
+from shoaltest.waiting import until
 
 GREEDY = SamplingParams(temperature=0.0)
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=0.05)
@@ -102,8 +103,7 @@ async def test_a_last_delta_that_is_all_that_is_wanted_keeps_its_reason(families
 async def test_a_client_that_leaves_is_counted_as_cancelled(families):
     generator, fake = metered(families, gate=asyncio.Event(), gate_after=1)
     task = asyncio.create_task(drain(generator, ask()))
-    while not fake.running:  # noqa: ASYNC110 - what is waited for has no event of its own
-        await asyncio.sleep(0)
+    await until(lambda: fake.running)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
