@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +135,17 @@ class Office:
 
 def sharded_model(name: str = "llama-8b", **spec: Any) -> Object:
     """examples/llama-3.1-8b.yaml with changes, as the API server would hold it in namespace `ai`; no standbys."""
-    body = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    body = copy.deepcopy(_example())
     body["spec"]["placement"]["sparePods"] = 0
     body["metadata"] |= {"name": name, "namespace": "ai"}
     body["spec"] |= spec
     return body
+
+
+@cache
+def _example() -> Object:
+    parsed: Object = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    return parsed
 
 
 @pytest.fixture
