@@ -23,14 +23,11 @@ import pytest
 from shoal.manifest import read_manifest
 from shoal.parent import STARTER
 from shoal.plan.document import PipelinePlan, Plan
-from shoal.resource import load_sharded_model
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.local.process import ManagedProcess
 from shoal_router.pipeline.fake import planned_at
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 CUTS = ((0, 13, 32), (0, 32))
 LOAD_SECONDS = 90.0
 SECONDS = 60.0
@@ -133,10 +130,7 @@ class Office:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return compiled_smollm2()
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from shoal.manifest import read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
+from shoal.resource import SpeculativeMode
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
@@ -28,14 +27,13 @@ from shoal_router.schedule.fake_drafter import FakeDrafter
 from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import fake_pipeline, start_stage
+from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
 SETTINGS = StepLoopSettings(prefill_chunk=32, backoff=0.05, longest_backoff=0.2)
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=7, frequency_penalty=0.4, repetition_penalty=1.1, logprobs=2)
 # "The capital of France is" and another beginning, as SmolLM2's tokenizer cuts them.
@@ -125,10 +123,7 @@ async def test_case_9_a_stage_lost_with_drafts_in_flight_changes_no_text():
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return compiled_smollm2()
 
 
 @asynccontextmanager

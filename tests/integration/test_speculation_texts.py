@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from shoal.manifest import Precision, read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
+from shoal.resource import SpeculativeMode
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.drafts import DraftModel
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
@@ -32,15 +31,14 @@ from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import load_text_model
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.draft.server import DraftServer
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
 from shoal_stage.server.stage import Patience
+from shoaltest.smollm2 import compiled_smollm2
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 BLOCKS = 32
 USERS = 4
 EXACT = EngineSettings(exact=True, sequences=USERS, max_context=256, threads=1)
@@ -72,16 +70,7 @@ class Models:
 @pytest.fixture(scope="module")
 def models() -> Models:
     """SmolLM2 in F32 and in INT4, compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-
-    def compiled(precision: Precision) -> Path:
-        return compile_model(
-            checkpoint, models_dir() / f"test-smollm2-{precision.lower()}", CompileOptions(precision=precision)
-        )
-
-    return Models(compiled(Precision.F32), compiled(Precision.INT4))
+    return Models(compiled_smollm2(Precision.F32), compiled_smollm2())
 
 
 @asynccontextmanager

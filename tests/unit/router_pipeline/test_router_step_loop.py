@@ -51,6 +51,18 @@ async def running(opener, settings=QUICK, drafter=None):
         await loop.stop()
 
 
+async def check_solo(loop, request, leave_after):
+    """Its text is what it would be alone, also where its client leaves after so many tokens."""
+    tokens: list[int] = []
+    async with aclosing(loop.generate(request)) as stream:
+        async for delta in stream:
+            tokens += delta.tokens
+            if leave_after is not None and len(tokens) >= leave_after:
+                break
+    expected = solo_answer(request, 64)
+    assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+
+
 class Latch:
     """A gate that lets a counted number of steps through."""
 
@@ -102,14 +114,7 @@ async def test_random_requests_with_random_cancels_equal_their_solo_answers(stag
     async def client(loop, seed):
         request = ask(rng.choices(range(3), k=rng.randint(1, 40)), rng.randint(1, 20), params=SamplingParams(seed=seed))
         leave_after = rng.choice([None, None, 1, 3])
-        tokens: list[int] = []
-        async with aclosing(loop.generate(request)) as stream:
-            async for delta in stream:
-                tokens += delta.tokens
-                if leave_after is not None and len(tokens) >= leave_after:
-                    break
-        expected = solo_answer(request, 64)
-        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+        await check_solo(loop, request, leave_after)
 
     async with running(opener) as loop:
         async with asyncio.TaskGroup() as group:
@@ -340,14 +345,7 @@ async def test_speculation_changes_no_text_whatever_comes_goes_and_breaks(stages
     async def client(loop, seed):
         request = ask(rng.choices(range(3), k=rng.randint(1, 30)), rng.randint(1, 30), params=SamplingParams(seed=seed))
         leave_after = rng.choice([None, None, None, 4])
-        tokens: list[int] = []
-        async with aclosing(loop.generate(request)) as stream:
-            async for delta in stream:
-                tokens += delta.tokens
-                if leave_after is not None and len(tokens) >= leave_after:
-                    break
-        expected = solo_answer(request, 64)
-        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+        await check_solo(loop, request, leave_after)
 
     async with running(opener, speculating(**settings), drafter) as loop:
         async with asyncio.TaskGroup() as group:
