@@ -147,7 +147,7 @@ clean: ## remove caches and build output; models stay in ~/.cache/shoal
 
 .venv/.synced-dev: uv.lock pyproject.toml $(UV)
 	$(say) "installing shoal, its libraries and the development tools into .venv (the first time: some 700 MB)"
-	@UV_COMPILE_BYTECODE=1 $(UV_SYNC) --python $(PYTHON) --all-extras --all-groups
+	@$(UV_SYNC) --python $(PYTHON) --all-extras --all-groups
 	@touch $@ .venv/.synced-run
 
 $(UV):
