@@ -54,7 +54,7 @@ def panels(windows: Sequence[Window]) -> Iterator[Panel]:
     """What is drawn: throughput, waits, and the levels that were read."""
     failed = tuple(window.failed for window in windows)
     yield Panel(
-        "tokens a second, all users" + (f"; dots: {sum(failed)} failed requests" if any(failed) else ""),
+        "tokens a second, all users" + (f"; dots: failed requests ({sum(failed)})" if any(failed) else ""),
         (Curve("tokens/s", tuple(window.tokens_per_second for window in windows)),),
         failed,
     )

@@ -104,7 +104,7 @@ def test_the_plot_has_every_curve_and_marks_failures() -> None:
     readings = [Reading(float(at), at, {"router": 50.0, "stage <0>": 80.0}) for at in range(100)]
     soak = soak_of(asked, readings, 100.0)
     assert [panel.title for panel in panels(soak.windows)] == [
-        "tokens a second, all users; dots: 1 failed requests",
+        "tokens a second, all users; dots: failed requests (1)",
         "time to first token, ms",
         "time between tokens, ms",
         "resident memory, MiB",
