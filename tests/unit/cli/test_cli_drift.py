@@ -141,7 +141,7 @@ async def test_users_are_kept_busy_until_the_time_is_over() -> None:
     assert [window.start for window in seen] == [window.start for window in soak.windows]
     assert len(seen) == 10
     assert soak.failed == 0
-    assert soak.answers >= 4
+    assert soak.answers == len(generator.requests) - 2 >= 2, "two requests learn the length of a word"
     assert all(window.memory == {"router": 64.0} for window in soak.windows)
     lengths = {len(request.prompt) for request in generator.requests[2:]}
     assert min(lengths) < 300 < max(lengths), "both lengths come in turn"
