@@ -18,7 +18,10 @@ from shoal_operator.settings import OperatorSettings
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Until SIGTERM, SIGINT or the loss of leadership; the exit code says which."""
+    """Until SIGTERM, SIGINT or the loss of leadership; the exit code says which.
+
+    Raises the ShoalError for which it could not start.
+    """
     running = Running(settings=settings, metrics=Metrics(), stop=asyncio.Event())
     asked = asyncio.Event()
 
@@ -41,6 +44,8 @@ async def run(settings: OperatorSettings) -> int:
         # kopf would make one of the user's name, and in the operator's image the user has none.
         identity=cast("Any", settings.pod_name),
     )
+    if running.problem is not None:
+        raise running.problem
     return 0 if asked.is_set() else 1
 
 
