@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -91,18 +92,23 @@ async def _soak(folder: Path, load: SoakLoad, notes: list[str]) -> Soak:
     async with LocalPipeline(plan, _commands(), folder, LOAD_SECONDS) as local:
         url = await local.start()
         names = ["router", *(seat.name for seat in local.stages)]
-        # A process that ends is started again, as for users; that it ended belongs into the report.
-        watching = asyncio.create_task(local.watch(notes.append))
-        try:
-            async with RouterClient(url) as client:
+        async with RouterClient(url) as client:
 
-                async def levels() -> Levels:
-                    return await kv_blocks_held(client), _memory(local, names)
+            async def levels() -> Levels:
+                return await kv_blocks_held(client), _memory(local, names)
 
-                return await run_soak(client, "bench", load, say_window, levels)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            # A process that ends is started again, as for users; that it ended belongs into the report.
+            watching = asyncio.create_task(local.watch(notes.append))
+            soaking = asyncio.create_task(run_soak(client, "bench", load, say_window, levels))
+            try:
+                await asyncio.wait({watching, soaking}, return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():  # one cannot be brought up again
+                    watching.result()
+                return await soaking
+            finally:
+                watching.cancel()
+                soaking.cancel()
+                await asyncio.gather(watching, soaking, return_exceptions=True)
 
 
 def _memory(local: LocalPipeline, names: list[str]) -> dict[str, float]:
@@ -110,8 +116,9 @@ def _memory(local: LocalPipeline, names: list[str]) -> dict[str, float]:
     found = {}
     for name in names:
         pid = local.pid_of(name)
-        if pid is not None and psutil.pid_exists(pid):
-            found[name] = psutil.Process(pid).memory_info().rss / 2**20
+        if pid is not None:
+            with suppress(psutil.NoSuchProcess):
+                found[name] = psutil.Process(pid).memory_info().rss / 2**20
     return found
 
 

@@ -60,6 +60,8 @@ def bench(
         )
     if minutes is not None and requests is not None:
         raise UsageError("--minutes asks for as long as it says: leave out --requests, or --minutes")
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(f"--html {html}: there is no folder {html.parent}")
 
     async def measure() -> None:
         async with RouterClient(url, api_key) as client:
@@ -73,12 +75,13 @@ def bench(
             else:
                 soak = SoakLoad(users[0], lengths, max_tokens, minutes * 60, seed)
                 found = await measure_drift(client, chosen, soak)
-            if html is not None:
-                html.write_text(found.page, encoding="utf-8")
+            # Printed first: a page that cannot be written must not take half an hour's figures with it.
             if json_output:
                 typer.echo(json.dumps(found.document, indent=2))
             else:
                 results().print(found.table)
+            if html is not None:
+                html.write_text(found.page, encoding="utf-8")
 
     asyncio.run(measure())
 

@@ -176,7 +176,12 @@ async def test_an_endpoint_without_a_status_has_no_kv_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [(("--concurrency", "1,2"), "--concurrency"), (("--requests", "9"), "--requests")]
+    ("options", "named"),
+    [
+        (("--concurrency", "1,2"), "--concurrency"),
+        (("--requests", "9"), "--requests"),
+        (("--html", "/no/such/folder/drift.html"), "--html"),
+    ],
 )
 def test_what_a_long_load_cannot_do_is_refused(
     options: tuple[str, str], named: str, capsys: pytest.CaptureFixture[str]
