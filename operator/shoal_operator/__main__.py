@@ -18,20 +18,15 @@ from shoal_operator.settings import OperatorSettings
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Until SIGTERM, SIGINT or the loss of leadership; the exit code says which.
+    """Until SIGTERM or SIGINT (0), or until the controller ends, as it does when it leads no more (1).
 
     Raises the ShoalError for which it could not start.
     """
     running = Running(settings=settings, metrics=Metrics(), stop=asyncio.Event())
-    asked = asyncio.Event()
-
-    def stop() -> None:
-        asked.set()
-        running.stop.set()
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        # Until kopf takes both signals for itself, of which no word comes back: what they did shows in `running`.
+        loop.add_signal_handler(number, running.stop.set)
     registry = kopf.OperatorRegistry()
     register(registry)
     await kopf.operator(
@@ -46,7 +41,7 @@ async def run(settings: OperatorSettings) -> int:
     )
     if running.problem is not None:
         raise running.problem
-    return 0 if asked.is_set() else 1
+    return 1 if running.broken else 0
 
 
 def main() -> int:

@@ -37,11 +37,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Running:
-    """What the handlers share: kopf's memo."""
+    """What the handlers share: kopf's memo. `broken`: the controller ended before kopf was ending."""
 
     settings: OperatorSettings
     metrics: Metrics
     stop: asyncio.Event
+    ending: bool = False
+    broken: bool = False
     controller: Controller | None = None
     task: asyncio.Task[None] | None = None
     served: list[web.AppRunner] = field(default_factory=list)
@@ -113,6 +115,7 @@ async def _serve(running: Running, controller: Controller) -> None:
 async def end(memo: Any, **_: Any) -> None:
     """Give the Lease up and stop."""
     running: Running = memo.running
+    running.ending = True
     if running.task is not None:
         running.task.cancel()
         with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
@@ -140,6 +143,7 @@ def _ended(running: Running, task: asyncio.Task[None]) -> None:
     """The controller never ends by itself: when it does, the process must end too, and be started afresh."""
     if not task.cancelled():
         log.error("the controller ended, stopping: %s", _reason(task.exception()))
+        running.broken = not running.ending
     running.stop.set()
 
 

@@ -11,7 +11,7 @@ from testcluster import images
 from testcluster.images import ALL, COMPILE, GATEWAY, OPERATOR, ROUTER, STAGE, Image
 from testcluster.run import RunFailed, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 MIB = 1 << 20
 
 # Packages of the repository, and libraries, that each image has; every other one of them it must lack.

@@ -50,6 +50,7 @@ def test_case_99_deleting_needs_no_operator_and_leaves_nothing(serving, cluster,
         ]
 
     serving.stop()
+    assert serving.popen.returncode == 0, "its pod would be called Error instead of Completed"
     assert len(left()) > 10
     assert not admin.get(*MODELS, "llama-8b", namespace=namespace)["metadata"].get("finalizers")
     admin.delete(*MODELS, "llama-8b", namespace=namespace)
@@ -280,6 +281,22 @@ def test_case_91_case_101_what_happens_while_no_watch_hears_anything_is_made_up_
 
         wait_until(made_up_for, what="the Service again, and the new setting", deadline_s=DEADLINE_S)
         operator.check_running()
+
+
+def test_an_operator_that_leads_no_more_ends_with_an_error(start_operator, crd, admin, namespace):
+    """Its pod is started afresh, which a pod that ended well would not say the reason of."""
+    operator = start_operator()
+    lease = ("coordination.k8s.io/v1", "leases", "shoal-operator")
+
+    def holder() -> str:
+        found = admin.find(*lease, namespace=namespace)
+        return "" if found is None else str(found["spec"].get("holderIdentity"))
+
+    wait_until(lambda: holder() == "operator-0", what="a leader", deadline_s=DEADLINE_S)
+    taken = {"holderIdentity": "somebody-else", "leaseDurationSeconds": 3600}
+    admin.patch(*lease, {"spec": taken}, namespace=namespace)
+    assert operator.popen.wait(timeout=DEADLINE_S) == 1
+    assert "leads no more" in operator.log.read_text()
 
 
 NODES_FILE = """\

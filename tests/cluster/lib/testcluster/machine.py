@@ -138,9 +138,11 @@ class Machine:
 
     def stop(self, program: str) -> None:
         """End a program that was started, and wait for it. What it started itself runs on."""
-        group = self.processes.pop(program).pid  # nsenter leads it; the program is its child
+        process = self.processes.pop(program)
+        group = process.pid  # nsenter leads it; the program is its child
         os.killpg(group, signal.SIGTERM)
         wait_until(lambda: not _is_alive(group), what=f"the end of {program} on {self.name}", deadline_s=DEADLINE_S)
+        process.stop()  # it has ended: only its exit code is left to be read
 
     def remove(self) -> None:
         """Take it away with its disk."""

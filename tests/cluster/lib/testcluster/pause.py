@@ -15,7 +15,8 @@ _STEPS: Final = (
     ("router", "the pipeline was lost", "detect: the router misses the stage"),
     ("operator", "gone by what the router says", "blame: it does not answer a call, and the operator hears so"),
     ("operator", "is to read plan", "replan: the plan names the standby"),
-    ("router", "opening ", "deliver: the kubelet brings the plan, the router reads it"),
+    ("router", "the plan has changed", "deliver: the kubelet brings the plan, the router reads it"),
+    ("router", "opening ", "reach: every stage of it answers"),
     ("router", " open in epoch", "open: the standby is in the ring"),
 )
 

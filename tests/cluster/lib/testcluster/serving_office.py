@@ -135,11 +135,11 @@ class Serving:
         service = self.office.api.get("v1", "services", name, namespace=self.namespace)["spec"]
         return f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1"
 
-    def client(self, name: str = "smollm2", timeout_s: float = 180.0) -> openai.OpenAI:
-        """openai-python at the Service; nothing is asked twice behind the test's back."""
+    def client(self, name: str = "smollm2", timeout_s: float = 180.0, retries: int = 0) -> openai.OpenAI:
+        """openai-python at the Service; nothing is asked twice behind the test's back, unless the test wants that."""
         direct = openai.DefaultHttpxClient(trust_env=False)  # no proxy leads to a Service
         return openai.OpenAI(
-            base_url=self.url(name), api_key="none", max_retries=0, timeout=timeout_s, http_client=direct
+            base_url=self.url(name), api_key="none", max_retries=retries, timeout=timeout_s, http_client=direct
         )
 
     def pulled(self, pod: Manifest) -> tuple[int, int]:
@@ -149,6 +149,31 @@ class Serving:
         found = re.search(r"(\d+) bytes fetched, (\d+) were there", said)
         assert found is not None, said
         return int(found[1]), int(found[2])
+
+    def files_of(self, claim: str) -> Path:
+        """Where the files of a claim are for this machine: on the disk of the PC that has its volume."""
+        bound = self.office.api.get("v1", "persistentvolumeclaims", claim, namespace=self.namespace)
+        volume = self.office.api.get("v1", "persistentvolumes", bound["spec"]["volumeName"])["spec"]
+        (term,) = volume["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        (node,) = term["matchExpressions"][0]["values"]
+        return self.office.workers[node].machine.path(volume["hostPath"]["path"])
+
+    def in_a_pod(self, name: str, program: str, labels: dict[str, str], deadline_s: float = 120.0) -> tuple[bool, str]:
+        """Run a Python program in a pod of the stage's image; whether it ended well, and what it printed."""
+        image = self.pods("stage")[0]["spec"]["containers"][0]["image"]
+        container = {"name": "program", "image": image, "command": ["python", "-c", program]}
+        spec = {"restartPolicy": "Never", "containers": [container]}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
+
+        def ended() -> str:
+            pod = self.office.api.get("v1", "pods", name, namespace=self.namespace)
+            phase = str(pod["status"].get("phase"))
+            return phase if phase in ("Succeeded", "Failed") else ""
+
+        phase = wait_until(ended, what=f"the end of the pod {name}", deadline_s=deadline_s, poll_s=0.5)
+        said = self.kubectl("logs", "--namespace", self.namespace, name)
+        self.kubectl("delete", "pod", "--namespace", self.namespace, name, "--wait=false")
+        return phase == "Succeeded", said
 
     def uninstall(self) -> None:
         """helm uninstall."""
