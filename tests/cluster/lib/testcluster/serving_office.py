@@ -135,11 +135,11 @@ class Serving:
         service = self.office.api.get("v1", "services", name, namespace=self.namespace)["spec"]
         return f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1"
 
-    def client(self, name: str = "smollm2", timeout_s: float = 180.0, retries: int = 0) -> openai.OpenAI:
-        """openai-python at the Service; nothing is asked twice behind the test's back, unless the test wants that."""
+    def client(self, name: str = "smollm2", timeout_s: float = 180.0) -> openai.OpenAI:
+        """openai-python at the Service; nothing is asked twice behind the test's back."""
         direct = openai.DefaultHttpxClient(trust_env=False)  # no proxy leads to a Service
         return openai.OpenAI(
-            base_url=self.url(name), api_key="none", max_retries=retries, timeout=timeout_s, http_client=direct
+            base_url=self.url(name), api_key="none", max_retries=0, timeout=timeout_s, http_client=direct
         )
 
     def pulled(self, pod: Manifest) -> tuple[int, int]:
