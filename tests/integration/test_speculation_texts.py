@@ -1,7 +1,8 @@
 """Speculation on real stages, exact mode: whatever drafts, the text is that of plain decoding.
 
-Target SmolLM2 in F32, draft model the same in INT4: right often, and wrong often. CI runs a few prompts on two stages;
-the slow matrix is every source, split, engine and depth with 32 prompts (`make test-speculation`).
+Target SmolLM2 in its file's own 4-bit numbers, draft model the same rounded once more: right often, and wrong often.
+CI runs a few prompts on two stages; the slow matrix is every source, split, engine and depth with 32 prompts
+(`make test-speculation`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from shoal.manifest import Precision, read_manifest
-from shoal.resource import SpeculativeMode
+from shoal.resource import SpeculativeMode, load_sharded_model
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.drafts import DraftModel
 from shoal.wire.messages import SamplingParams
+from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
@@ -31,14 +33,16 @@ from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import load_text_model
+from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+from shoal_stage.compile.compiler import FORMAT
 from shoal_stage.draft.server import DraftServer
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
 from shoal_stage.server.stage import Patience
-from shoaltest.smollm2 import compiled_smollm2
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 BLOCKS = 32
 USERS = 4
 EXACT = EngineSettings(exact=True, sequences=USERS, max_context=256, threads=1)
@@ -69,8 +73,16 @@ class Models:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    """SmolLM2 in F32 and in INT4, compiled once into the user's cache."""
-    return Models(compiled_smollm2(Precision.F32), compiled_smollm2())
+    """SmolLM2 in its file's 4 bits and in rounded ones, compiled once into the user's cache."""
+    source = load_sharded_model(EXAMPLE).spec.model.source
+    assert source is not None
+    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
+
+    def compiled(kind: str, *, keep_stored: bool) -> Path:
+        options = CompileOptions(precision=Precision.INT4, keep_stored=keep_stored)
+        return compile_model(checkpoint, models_dir() / f"test-smollm2-int4-{kind}-format{FORMAT}", options)
+
+    return Models(compiled("stored", keep_stored=True), compiled("rounded", keep_stored=False))
 
 
 @asynccontextmanager
@@ -180,7 +192,7 @@ async def test_case_p5_every_source_split_engine_and_depth_says_the_same(
     prompts = [f"{form} {topic}." for topic in TOPICS for form in ("Explain", "Tell a story about", "Describe")]
     prompts += [*ASKED, *(f"Count: {number}, {number + 1}, {number + 2}," for number in range(4))]
     assert len(prompts) == 32
-    requests = requests_for(models.target, prompts, 40)
+    requests = requests_for(models.target, prompts, 32)
     async with stages_of(models.target, SPLITS[1], EngineKind.PAGED) as stages:
         plain, _ = await answers(stages, requests)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[split], kind) as stages:

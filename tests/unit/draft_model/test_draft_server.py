@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from shoal.errors import ResourceError
 from shoal.vocabulary import Vocabulary
 from shoal.wire.drafts import DraftText, ProposeReply, ProposeRequest, decode_reply, encode_propose
 from shoal.wire.errors import StageExhausted, StageNotReady, from_rpc_error
+from shoal.wire.messages import Row
 from shoal.wire.stage_pb2_grpc import DraftStub
 from shoal_router.draft.model import DraftTimes, ModelDrafter
 from shoal_router.schedule.drafting import Draft
@@ -69,6 +71,29 @@ async def test_drafts_run_ahead_of_committed_and_of_sent_text() -> None:
         drafter.end(1)
         drafter.end(2)
         await until_elsewhere(lambda: not draft.engine.live)
+
+
+async def test_a_text_whose_drafts_nobody_asks_for_is_left_alone_until_somebody_does() -> None:
+    fed: list[int] = []
+
+    def feed(rows: Sequence[Row]) -> None:
+        for row in rows:
+            fed.extend(row.tokens)
+
+    async with start_draft(on_run=feed) as draft, drafter_of(draft.address) as drafter:
+        drafter.begin(1, PROMPT, "")
+        drafter.begin(2, [9, 9], "")
+        await drafts(drafter, 1, [], 1)
+        for told in (240, 241):
+            drafter.commit(1, [told])
+        await until(lambda: 241 in fed)
+        drafter.commit(1, [242])
+        # Behind what is told of the other text nothing of this one can still be on its way.
+        await drafts(drafter, 2, [4], 1)
+        assert 242 not in fed
+        assert drafter.wait(1) == inf
+        await until(lambda: 242 in fed)
+        assert list((await drafts(drafter, 1, [], 1)).tokens) == greedy_text([*PROMPT, 240, 241, 242], 1)
 
 
 async def test_case_p8_a_lost_draft_process_is_said_once_costs_no_answer_and_is_found_again(

@@ -19,7 +19,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.fake import FakeCluster
 from shoal_operator.cluster.fake_workloads import FakeWorkloads
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref
-from shoal_operator.figures import FakeFigures
+from shoal_operator.cluster.routers import FakeRouters
 from shoal_operator.reconcile.reconciler import Outcome, Reconciler
 from shoal_operator.settings import OperatorSettings
 
@@ -80,9 +80,9 @@ class Office:
     def new_operator(self) -> None:
         """The operator starts afresh: cache and memory are empty."""
         self.cache = Cache()
-        self.figures = FakeFigures()
+        self.routers = FakeRouters()
         self.reconciler = Reconciler(
-            self.cluster, self.cache, self.settings, figures=self.figures, wall=lambda: self.now
+            self.cluster, self.cache, self.settings, routers=self.routers, wall=lambda: self.now
         )
 
     def refresh(self) -> None:

@@ -152,6 +152,36 @@ async def test_a_rejected_request_is_counted_by_the_code_that_the_client_gets(bo
     assert reasons == [reason, "unknown_url"]
 
 
+async def test_nobody_makes_series_by_what_he_asks_for(families):
+    """Names of models, paths, parameters, methods and ids are the client's: none of them may become a label."""
+    fake = FakeGenerator(script=lambda _: (1,))
+    settings = ApiSettings(served_names=("fake",))
+    app = create_app(fake, fake_text_model(), settings, rejected=lambda reason: families.rejected.labels(reason).inc())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def ask_of_every_kind(client: httpx.AsyncClient, name: str) -> None:
+        for body in (
+            {"model": name, "prompt": "a"},
+            {"model": "fake", "prompt": "a", name: 1},
+            {"model": "fake", "prompt": "a", "temperature": name},
+            {"model": "fake", "prompt": "a", "response_format": {"type": name}},
+        ):
+            answer = await client.post("/v1/completions", json=body, headers={"x-request-id": name})
+            assert answer.is_error
+        assert (await client.post("/v1/completions", content=name)).is_error
+        assert (await client.get(f"/{name}")).status_code == 404
+        assert (await client.request(name.upper(), "/v1/models")).is_error
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
+        await ask_of_every_kind(client, "first")
+        before = generate_latest(families.registry).count(b"\nshoal_rejected_total{")
+        for number in range(20):
+            await ask_of_every_kind(client, f"x{number}")
+    series = [line for line in generate_latest(families.registry).splitlines() if line.startswith(b"shoal_rejected_to")]
+    assert len(series) == before
+    assert sum(float(line.split()[-1]) for line in series) == 21 * 7
+
+
 # ---- steps
 
 
