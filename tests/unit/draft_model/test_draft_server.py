@@ -86,13 +86,13 @@ async def test_a_text_whose_drafts_nobody_asks_for_is_left_alone_until_somebody_
         await drafts(drafter, 1, [], 1)
         for told in (240, 241):
             drafter.commit(1, [told])
-        await until(lambda: 241 in fed)
+        await until_elsewhere(lambda: 241 in fed)
         drafter.commit(1, [242])
         # Behind what is told of the other text nothing of this one can still be on its way.
         await drafts(drafter, 2, [4], 1)
         assert 242 not in fed
         assert drafter.wait(1) == inf
-        await until(lambda: 242 in fed)
+        await until_elsewhere(lambda: 242 in fed)
         assert list((await drafts(drafter, 1, [], 1)).tokens) == greedy_text([*PROMPT, 240, 241, 242], 1)
 
 
