@@ -23,13 +23,16 @@ def earlier(log: Path) -> Path:
 
 def keep_short(log: Path, longest: int = LONGEST_BYTES) -> None:
     """Put the log aside when it is too long. On a full disk what it held is dropped: that makes room."""
+    copied = log.with_name(f"{log.name}.copied")
     try:
         if log.stat().st_size <= longest:
             return
-        shutil.copyfile(log, earlier(log))
+        shutil.copyfile(log, copied)
+        copied.replace(earlier(log))
     except OSError:
         # No room for a second copy, or the folder was removed by hand: a run must not end for its log.
-        with suppress(OSError):
-            earlier(log).unlink(missing_ok=True)
+        for part in (copied, earlier(log)):
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
     with suppress(OSError):
         os.truncate(log, 0)
