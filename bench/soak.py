@@ -17,11 +17,9 @@ import psutil
 from bench.measure import Spread
 from bench.models import smollm2
 from bench.report import Report
-from bench.systems.cut import equal_nodes
+from bench.systems.local import local_commands, local_plan
 from shoal.manifest import read_manifest
-from shoal.plan import Device, ModelFacts, PlanSpec, make_plan
 from shoal.resource import SpeculativeMode
-from shoal_cli.cache import openvino_dir
 from shoal_cli.client import RouterClient
 from shoal_cli.load.drift import Soak
 from shoal_cli.load.drift_chart import drift_svg
@@ -33,7 +31,7 @@ from shoal_cli.local.pipeline import LocalPipeline
 
 TITLE = "half an hour of the same load: drift of throughput, waits and memory, with a plot"
 
-STAGES, USERS, PROMPT_TOKENS, TOKENS = 2, 4, (32, 128), 64
+STAGES, USERS, PROMPT_TOKENS, TOKENS, CONTEXT = 2, 4, (32, 128), 64, 512
 MINUTES, QUICK_MINUTES = 30.0, 0.4
 LOAD_SECONDS = 120.0
 
@@ -86,10 +84,17 @@ def report_of(soak: Soak, load: SoakLoad) -> Report:
 
 
 async def _soak(folder: Path, load: SoakLoad, notes: list[str]) -> Soak:
-    manifest = read_manifest(smollm2().directory)
-    spec = PlanSpec(devices=(Device.CPU,), stage_count=STAGES, streams=USERS, max_context=512)
-    plan = make_plan(ModelFacts.of_manifest(manifest), equal_nodes(STAGES), spec)
-    async with LocalPipeline(plan, _commands(), folder, LOAD_SECONDS) as local:
+    model = smollm2().directory
+    plan = local_plan(read_manifest(model), STAGES, streams=USERS, max_context=CONTEXT)
+    commands = local_commands(
+        model,
+        kind=LocalCommands,
+        streams=USERS,
+        max_context=CONTEXT,
+        speculative_mode=SpeculativeMode.AUTO,
+        speculative_max_tokens=8,
+    )
+    async with LocalPipeline(plan, commands, folder, LOAD_SECONDS) as local:
         url = await local.start()
         names = ["router", *(seat.name for seat in local.stages)]
         async with RouterClient(url) as client:
@@ -120,27 +125,3 @@ def _memory(local: LocalPipeline, names: list[str]) -> dict[str, float]:
             with suppress(psutil.NoSuchProcess):
                 found[name] = psutil.Process(pid).memory_info().rss / 2**20
     return found
-
-
-def _commands() -> LocalCommands:
-    model = smollm2().directory
-    kernels = openvino_dir(read_manifest(model).digest)
-    kernels.mkdir(parents=True, exist_ok=True)
-    return LocalCommands(
-        model=model,
-        openvino_cache=kernels,
-        host="127.0.0.1",
-        port=0,
-        served_names=("bench",),
-        streams=USERS,
-        max_context=512,
-        prefill_chunk=256,
-        max_queue=USERS,
-        threads=1,
-        exact=False,
-        prefix_cache=True,
-        recovery_attempts=3,
-        recovery_seconds=120,
-        speculative_mode=SpeculativeMode.AUTO,
-        speculative_max_tokens=8,
-    )

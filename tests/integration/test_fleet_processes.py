@@ -20,12 +20,12 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import read_manifest
 from shoal.parent import STARTER
 from shoal.plan.document import PipelinePlan, Plan
 from shoal_cli.local.process import ManagedProcess
 from shoal_router.pipeline.fake import planned_at
-from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
 CUTS = ((0, 13, 32), (0, 32))
@@ -130,7 +130,7 @@ class Office:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.models import smollm2
 from bench.prompts import prompts
 from shoal.manifest import read_manifest
 from shoal.wire.messages import SamplingParams
@@ -30,7 +31,6 @@ from shoal_router.text.model import TextModel, load_text_model
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
-from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
 CONTEXT = 320
@@ -49,7 +49,7 @@ class Job:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 def random_jobs(text: TextModel, count: int, longest_prompt: int, longest_answer: int, seed: int) -> list[Job]:

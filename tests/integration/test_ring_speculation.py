@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import read_manifest
 from shoal.resource import SpeculativeMode
 from shoal.wire.errors import StageFailed
@@ -30,7 +31,6 @@ from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import fake_pipeline, start_stage
-from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
 SETTINGS = StepLoopSettings(prefill_chunk=32, backoff=0.05, longest_backoff=0.2)
@@ -123,11 +123,11 @@ async def test_case_9_a_stage_lost_with_drafts_in_flight_changes_no_text():
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 @asynccontextmanager
-async def smollm2(model, kind, split):
+async def stages_of(model, kind, split):
     manifest, settings = read_manifest(model), EngineSettings(exact=True, sequences=6, max_context=256, threads=1)
     async with AsyncExitStack() as stack:
         handles = []
@@ -148,9 +148,9 @@ async def test_case_p5_smollm2_gives_one_text_for_every_depth_and_draft(model, k
         for params in (GREEDY, SAMPLED)
         for n, prompt in enumerate(PROMPTS)
     ]
-    async with smollm2(model, EngineKind.PAGED, (0, 32)) as handles, serving(handles) as loop:
+    async with stages_of(model, EngineKind.PAGED, (0, 32)) as handles, serving(handles) as loop:
         texts = await answers(loop, requests)
-    async with smollm2(model, kind, (0, 15, 32)) as handles:
+    async with stages_of(model, kind, (0, 15, 32)) as handles:
         for chunks, accuracy, together in ((1, 0.8, True), (4, 0.6, True), (4, 1.0, False)):
             settings = speculating(mode=SpeculativeMode.FIXED, max_chunks=chunks, max_tokens=4)
             drafter = knowing(requests, texts, accuracy)

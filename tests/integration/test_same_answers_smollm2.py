@@ -20,6 +20,7 @@ import httpx
 import jsonschema
 import pytest
 
+from bench.models import smollm2
 from shoal.grammar import tokenizer_of
 from shoal.manifest import read_manifest
 from shoal.resource import SpeculativeMode
@@ -40,7 +41,6 @@ from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.fake import StageHandle, start_stage
-from shoaltest.smollm2 import compiled_smollm2
 from shoaltest.waiting import until_elsewhere
 
 EXACT = EngineSettings(exact=True, sequences=6, max_context=512, threads=1)
@@ -175,7 +175,7 @@ class Serving:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 @asynccontextmanager

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.manifest import Precision, read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
+from bench.models import smollm2
+from shoal.manifest import read_manifest
+from shoal.resource import SpeculativeMode
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.drafts import DraftModel
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
@@ -33,8 +33,6 @@ from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import load_text_model
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
-from shoal_stage.compile.compiler import FORMAT
 from shoal_stage.draft.server import DraftServer
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
@@ -42,7 +40,6 @@ from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
 from shoal_stage.server.stage import Patience
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 BLOCKS = 32
 USERS = 4
 EXACT = EngineSettings(exact=True, sequences=USERS, max_context=256, threads=1)
@@ -74,15 +71,7 @@ class Models:
 @pytest.fixture(scope="module")
 def models() -> Models:
     """SmolLM2 in its file's 4 bits and in rounded ones, compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-
-    def compiled(kind: str, *, keep_stored: bool) -> Path:
-        options = CompileOptions(precision=Precision.INT4, keep_stored=keep_stored)
-        return compile_model(checkpoint, models_dir() / f"test-smollm2-int4-{kind}-format{FORMAT}", options)
-
-    return Models(compiled("stored", keep_stored=True), compiled("rounded", keep_stored=False))
+    return Models(smollm2(keep_stored=True).directory, smollm2().directory)
 
 
 @asynccontextmanager

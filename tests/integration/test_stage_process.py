@@ -18,12 +18,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bench.models import smollm2
 from shoal.manifest import MANIFEST_FILE, read_manifest
 from shoal.wire.codec import decode_description
 from shoal.wire.messages import StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
-from shoaltest.smollm2 import compiled_smollm2
 
 DEADLINE = 90.0
 
@@ -70,7 +70,7 @@ async def serve(*options: str, launcher: tuple[str, ...] = ("-m", "shoal_stage",
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2 compiled into the user's cache; these tests load its first two blocks only."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 @pytest.fixture

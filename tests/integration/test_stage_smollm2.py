@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import Manifest, read_manifest
 from shoal.wire.messages import Release, Row, RowOutcome, SamplingParams, SequenceStart
 from shoal_stage.engine.interface import Engine
@@ -19,7 +20,6 @@ from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.fake import start_stage
 from shoal_stage.server.fake_router import FakeRouter, open_ring
-from shoaltest.smollm2 import compiled_smollm2
 
 EXACT = EngineSettings(exact=True, sequences=6, max_context=256, threads=1)
 GREEDY = SamplingParams(temperature=0.0)
@@ -34,7 +34,7 @@ DEADLINE = 120.0
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    return compiled_smollm2()
+    return smollm2().directory
 
 
 @pytest.fixture(scope="module")

@@ -42,10 +42,10 @@ class Load:
 async def run_load(client: RouterClient, model: str, load: Load, each: Callable[[Point], None]) -> list[Point]:
     """Measure every point, prompt by prompt, `each` as soon as it is there. Raises a ShoalError if nothing answers."""
     draw = random.Random(load.seed)
-    fixed, per_word = await calibrate(client, model, draw)
+    words_for = await calibrate(client, model, draw)
     points = []
     for length in load.prompt_tokens:
-        words = max(round((length - fixed) / per_word), 1)
+        words = words_for(length)
         for concurrency in load.concurrencies:
             point = await _point(client, model, draw, load, words, concurrency)
             each(point)
@@ -55,13 +55,14 @@ async def run_load(client: RouterClient, model: str, load: Load, each: Callable[
     return points
 
 
-async def calibrate(client: RouterClient, model: str, draw: random.Random) -> tuple[float, float]:
-    """Tokens of the template, and of a word."""
+async def calibrate(client: RouterClient, model: str, draw: random.Random) -> Callable[[int], int]:
+    """From a prompt's length in tokens, the template's included, to the words that make it."""
     short, long = [await ask(client, model, prompt_of(draw, words), 1) for words in (1, _PROBE_WORDS)]
     if error := short.error or long.error:
         raise UsageError(error)
     per_word = max((long.prompt_tokens - short.prompt_tokens) / (_PROBE_WORDS - 1), 0.1)
-    return short.prompt_tokens - per_word, per_word
+    fixed = short.prompt_tokens - per_word
+    return lambda length: max(round((length - fixed) / per_word), 1)
 
 
 async def _point(

@@ -65,8 +65,8 @@ async def run_soak(
 ) -> Soak:
     """Keep the load up; `each` window as soon as it is over. Raises a ShoalError if nothing answers at all."""
     draw = random.Random(load.seed)
-    fixed, per_word = await calibrate(client, model, draw)
-    words = cycle([max(round((length - fixed) / per_word), 1) for length in load.prompt_tokens])
+    words_for = await calibrate(client, model, draw)
+    words = cycle([words_for(length) for length in load.prompt_tokens])
     record = _Record()
 
     async def user(number: int) -> None:

@@ -10,17 +10,17 @@ from shoal.tasks import end_task
 
 
 async def test_it_is_over_when_the_call_returns_and_may_be_ended_twice() -> None:
-    left = []
+    begun, left = asyncio.Event(), []
 
     async def work() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)
-            left.append("tidied up")
+            await asyncio.to_thread(left.append, "tidied up")
 
     task = asyncio.create_task(work())
-    await asyncio.sleep(0)
+    await begun.wait()
     await end_task(task)
     await end_task(task)
     assert (task.cancelled(), left) == (True, ["tidied up"])
@@ -32,24 +32,26 @@ async def test_what_it_failed_with_is_heard() -> None:
         raise ZeroDivisionError("a defect")
 
     task = asyncio.create_task(fail())
-    await asyncio.sleep(0)
+    await asyncio.wait((task,))
     with pytest.raises(ZeroDivisionError, match="a defect"):
         await end_task(task)
 
 
 async def test_who_is_cancelled_while_waiting_is_cancelled() -> None:
-    let_go = asyncio.Event()
+    begun, asked, let_go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def reluctant() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
+            asked.set()
             await let_go.wait()
 
     task = asyncio.create_task(reluctant())
-    await asyncio.sleep(0)
+    await begun.wait()
     ending = asyncio.create_task(end_task(task))
-    await asyncio.sleep(0)
+    await asked.wait()
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
