@@ -125,7 +125,8 @@ class ModelDrafter:
         return Draft(tuple(tokens), self.name, tuple(confidence))
 
     def wait(self, seq: int) -> float:
-        """See Drafter.wait: one more step of the draft process, unless it has stopped for this text."""
+        """See Drafter.wait: one more step of the draft process, unless it has stopped for this text. Who asks wants it
+        to go on."""
         sequence = self._sequences[seq]
         ahead = sequence.ahead
         drafting = sequence.wanted and ahead.survival >= sequence.least and len(ahead.drafts) < _AHEAD
