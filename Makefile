@@ -12,6 +12,8 @@ PYTHON ?= $(shell for candidate in .venv/bin/python python3 python3.13 python3.1
 UV := .tools/bin/uv
 UV_SYNC := UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=.venv $(UV) sync --locked $(shell [ -t 2 ] || echo --quiet)
 BIN := .venv/bin
+# Machines for builds often forbid bytecode. Here hundreds of processes are started, and each would compile its libraries.
+unexport PYTHONDONTWRITEBYTECODE
 say = @echo "==>"
 
 # Set by the caller: make demo PROMPT="…", make serve ARGS="--port 9000", make bench NAME=single-node ARGS=--quick,
@@ -54,7 +56,7 @@ test: test-unit ## run the unit tests, then the integration tests
 .PHONY: test-unit
 test-unit: .venv/.synced-dev ## run the unit tests (pure, under three minutes)
 	$(say) "unit tests: no network, no model"
-	@$(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses auto --dist worksteal -p no:schemathesis $(ARGS)
 
 .PHONY: test-all
 test-all: .venv/.synced-dev ## run every test, the slow ones too

@@ -32,6 +32,7 @@ BENCHES = {
     "recovery": "bench.recovery",
     "rewind": "bench.rewind",
     "single-node": "bench.single_node",
+    "soak": "bench.soak",
     "speculation": "bench.speculation",
     "two-nodes": "bench.two_nodes",
     "wan": "bench.wan",

@@ -1,7 +1,8 @@
 """Alternating measurement: A B C A B C …, a ratio per round, the median of the ratios with its spread.
 
 A machine that others use drifts by tens of per cent within minutes. Two systems measured one after the other compare
-two moments; measured in turn, each round compares its own moment, and the median over rounds drops the odd one.
+two moments; measured in turn, each round compares its own moment, and the median over rounds drops the odd one. Two
+systems that do the same still differ by some per cent by their place in the round; `mirrored` rounds even that out.
 """
 
 from __future__ import annotations
@@ -49,11 +50,17 @@ class Rounds:
         return [sum(figures) for figures in zip(*(self.figures[system] for system in systems), strict=True)]
 
 
-def alternate(systems: Mapping[str, Callable[[], float]], rounds: int, *, warmup: int = 1) -> Rounds:
-    """Run every system once a round, in order, after `warmup` rounds that are not counted."""
+def alternate(
+    systems: Mapping[str, Callable[[], float]], rounds: int, *, warmup: int = 1, mirrored: bool = False
+) -> Rounds:
+    """Run every system once a round, in order, after `warmup` rounds that are not counted.
+
+    `mirrored`: every second round goes backwards, so that no system owes its figure to whom it comes after.
+    """
     figures: dict[str, list[float]] = {name: [] for name in systems}
     for number in range(warmup + rounds):
-        for name, measure in systems.items():
+        order = list(systems.items())
+        for name, measure in reversed(order) if mirrored and number % 2 else order:
             figure = measure()
             if number >= warmup:
                 figures[name].append(figure)

@@ -27,13 +27,10 @@ import httpx
 from bench.measure import Spread, alternate
 from bench.models import smollm2
 from bench.report import Report
-from bench.systems.cut import equal_nodes
+from bench.systems.local import local_commands, local_plan
 from bench.workers import last_core
 from shoal.manifest import read_manifest
-from shoal.plan import Device, ModelFacts, PlanSpec, make_plan
-from shoal.resource import SpeculativeMode
 from shoal.tracing import ENDPOINT
-from shoal_cli.cache import openvino_dir
 from shoal_cli.client import Answer, RouterClient
 from shoal_cli.local.launch import LocalCommands
 from shoal_cli.local.pipeline import Commands, LocalPipeline
@@ -41,7 +38,7 @@ from shoal_router.serve import listen
 
 TITLE = "traces, metrics and somebody who watches: tokens a second with them over without"
 
-USERS, TOKENS = 4, 64
+USERS, TOKENS, CONTEXT = 4, 64, 512
 SCRAPE_SECONDS = 1.0
 LOAD_SECONDS = 120.0
 
@@ -87,35 +84,19 @@ def _measure(loop: asyncio.AbstractEventLoop, url: str, metrics: str) -> Callabl
 
 async def _started(stack: AsyncExitStack, folder: Path, commands: Commands) -> str:
     """A pipeline on the last core; its router's URL."""
-    manifest = read_manifest(smollm2().directory)
-    spec = PlanSpec(devices=(Device.CPU,), stage_count=2, streams=USERS, max_context=512)
-    plan = make_plan(ModelFacts.of_manifest(manifest), equal_nodes(2), spec)
+    plan = local_plan(read_manifest(smollm2().directory), 2, streams=USERS, max_context=CONTEXT)
     with _on_last_core():
         local = await stack.enter_async_context(LocalPipeline(plan, commands, folder, LOAD_SECONDS))
         return await local.start()
 
 
 def _commands(metrics: str = "") -> _Commands:
-    model = smollm2().directory
-    kernels = openvino_dir(read_manifest(model).digest)
-    kernels.mkdir(parents=True, exist_ok=True)
-    return _Commands(
-        model=model,
-        openvino_cache=kernels,
-        host="127.0.0.1",
-        port=0,
-        served_names=("bench",),
+    return local_commands(
+        smollm2().directory,
+        kind=_Commands,
         streams=USERS,
-        max_context=512,
-        prefill_chunk=256,
-        max_queue=USERS,
-        threads=1,
-        exact=False,
-        prefix_cache=True,
+        max_context=CONTEXT,
         recovery_attempts=0,
-        recovery_seconds=60,
-        speculative_mode=SpeculativeMode.OFF,
-        speculative_max_tokens=1,
         metrics=metrics,
     )
 

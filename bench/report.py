@@ -1,7 +1,8 @@
 """What a benchmark hands in, and how it is shown and written.
 
 A benchmark module has `TITLE` and `run(quick) -> Report`. `results` holds the key names that documentation and
-checks use; `spreads` shows how far the rounds lay apart; `notes` say what was compared with what.
+checks use; `spreads` shows how far the rounds lay apart; `notes` say what was compared with what. `details` stand in
+the JSON document alone; `pictures` are SVG by name, written beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import platform
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +30,8 @@ class Report:
     results: dict[str, Value] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: str, value: Value | Spread) -> None:
         """Record a figure; of a Spread the median is the figure."""
@@ -68,16 +72,23 @@ def show(name: str, report: Report, console: Console) -> None:
 
 
 def write(path: Path, name: str, report: Report) -> None:
-    """Write the JSON document whole or not at all."""
+    """Write the JSON document and its pictures, each whole or not at all."""
     document = {
         "bench": name,
         "machine": machine(),
         "results": report.results,
         "spread": {key: [spread.low, spread.high] for key, spread in report.spreads.items()},
         "notes": report.notes,
+        **({"details": report.details} if report.details else {}),
     }
+    _write(path, json.dumps(document, indent=2) + "\n")
+    for key, picture in report.pictures.items():
+        _write(path.with_name(f"{path.stem}-{key}.svg"), picture)
+
+
+def _write(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document, indent=2) + "\n")
+    partial.write_text(text)
     partial.replace(path)
 
 

@@ -6,7 +6,9 @@ the numbers of its file, which holds 4 bits, as every draft model that is compil
 one that was rounded once more, in groups of 64, and is right less often. Router and draft process share the two cores
 with the stages. Every ratio but one is to our own plain pipeline with one user on the same two nodes;
 `two_users_two_nodes_over_unsplit` is to one user of the unsplit model on one node. Rates are those after the first
-token, which no draft makes come sooner.
+token, which no draft makes come sooner. Every second round goes backwards. The crowds are compared with the mean of two
+plain pipelines, one measured before and one after the others: `users8_same` says how far these two were apart, which is
+what a difference must exceed to mean something.
 
 `copy`: the prompt holds a text twice and begins it a third time. `novel`: prompts of bench.prompts, drafts from the
 text alone (no draft model); each round has another kind of prompt, so that no kind stands for all. `draft`: the same
@@ -31,6 +33,8 @@ from shoal_router.text.model import TextModel, load_text_model
 TITLE = "two one-core nodes: speculation by source of drafts and number of users"
 
 _CROWDS = (8, 16)
+_CROWD_TOKENS = 48
+_CROWD_ROUNDS = 4
 
 
 def run(quick: bool) -> Report:
@@ -45,6 +49,7 @@ def run(quick: bool) -> Report:
     with_draft = ["--speculative-mode", "Auto", "--draft", str(draft.directory)]
     variants = {
         "plain": common,
+        "plain again": common,
         "text": [*common, "--speculative-mode", "Auto"],
         "model": [*common, *with_draft],
         "rounded model": [*common, *with_draft[:-1], str(rounded.directory)],
@@ -61,7 +66,7 @@ def run(quick: bool) -> Report:
         }
         novel, copied = _novel(text), [_ids(text, copy_prompt())]
 
-        def systems(*names: str) -> dict[str, Callable[[], float]]:
+        def systems(names: Sequence[str], tokens: int) -> dict[str, Callable[[], float]]:
             asked = {"1 user": (novel, 1), "2 users": (novel, 2), "copy": (copied, 1)}
             asked |= {f"{users} users": (novel, users) for users in _CROWDS}
             chosen = {name: name.rsplit(", ", 1) for name in names}
@@ -70,38 +75,34 @@ def run(quick: bool) -> Report:
                 for name, (variant, what) in chosen.items()
             }
 
-        measured = alternate(
-            systems(
-                "plain, 1 user",
-                "text, 1 user",
-                "model, 1 user",
-                "model, one chunk, 1 user",
-                "rounded model, 1 user",
-                "rounded model, 2 users",
-                "unsplit, 1 user",
-                "plain, 2 users",
-                "model, 2 users",
-                "plain, copy",
-                "text, copy",
-            ),
-            rounds,
+        small = (
+            "plain, 1 user",
+            "text, 1 user",
+            "model, 1 user",
+            "model, one chunk, 1 user",
+            "rounded model, 1 user",
+            "rounded model, 2 users",
+            "unsplit, 1 user",
+            "plain, 2 users",
+            "model, 2 users",
+            "plain, copy",
+            "text, copy",
         )
-        _add_small(report, measured)
+        _add_small(report, alternate(systems(small, tokens), rounds, mirrored=True))
         if not quick:
             for users in _CROWDS:
-                label = f"{users} users"
-                crowded = alternate(systems(f"plain, {label}", f"text, {label}", f"model, {label}"), 3)
-                for variant in ("text", "model"):
-                    key = f"users{users}_{variant}_over_off"
-                    report.add(key, crowded.ratio(f"{variant}, {label}", f"plain, {label}"))
+                names = [f"{variant}, {users} users" for variant in ("plain", "text", "model", "plain again")]
+                crowded = alternate(systems(names, _CROWD_TOKENS), _CROWD_ROUNDS, mirrored=True)
+                _add_crowd(report, crowded, users)
     replies.add_acceptance(report)
+    same, compared = replies.equal_to_plain()
     report.notes += [
         "tokens per second from each user's first token on; no user drafts from another one's answers",
         f"target: deep fixture in INT8, draft model: SmolLM2 in its file's 4 bits; cores {cores}",
-        f"{tokens} greedy tokens each",
+        f"{tokens} greedy tokens each, {_CROWD_TOKENS} in a crowd",
         f"novel prompts: {', '.join(KINDS)}, about {len(novel[0])} tokens, one kind more by round and user; "
         f"copy: {len(copied[0])} tokens",
-        f"answers equal those of the plain pipeline in {replies.same} of {replies.compared}: the fast mode's results "
+        f"answers equal those of the plain pipeline in {same} of {compared}: the fast mode's results "
         "depend on how many tokens a step has; exact mode is tested apart",
     ]
     return report
@@ -122,6 +123,16 @@ def _add_small(report: Report, measured: Rounds) -> None:
         report.add(f"tokens_per_s.{name}", measured.spread(name))
 
 
+def _add_crowd(report: Report, measured: Rounds, users: int) -> None:
+    before, after = f"plain, {users} users", f"plain again, {users} users"
+    plain = [both / 2 for both in measured.sums(before, after)]
+    for variant in ("text", "model"):
+        rates = measured.figures[f"{variant}, {users} users"]
+        ratios = [rate / off for rate, off in zip(rates, plain, strict=True)]
+        report.add(f"users{users}_{variant}_over_off", Spread.of(ratios))
+    report.add(f"users{users}_same", measured.ratio(after, before))
+
+
 def _novel(text: TextModel) -> list[list[int]]:
     return [_ids(text, prompt) for prompt in prompts()]
 
@@ -135,8 +146,7 @@ class _Replies:
 
     def __init__(self) -> None:
         self._accepted: dict[str, list[float]] = {}
-        self._plain: dict[str, list[list[int]]] = {}
-        self.same = self.compared = 0
+        self._answers: dict[str, dict[str, list[list[int]]]] = {}
 
     def rate(
         self, name: str, worker: Worker, pool: Sequence[list[int]], users: int, tokens: int
@@ -160,12 +170,18 @@ class _Replies:
         for source, (verified, accepted) in reply["drafts"].items():
             if verified:
                 self._accepted.setdefault(f"{name}.{source}", []).append(accepted / verified)
-        if name.startswith("plain"):
-            self._plain[what] = reply["answers"]
-        elif what in self._plain:
-            pairs = zip(reply["answers"], self._plain[what], strict=True)
-            self.compared += len(reply["answers"])
-            self.same += sum(mine == plain for mine, plain in pairs)
+        self._answers.setdefault(what, {})[name] = reply["answers"]
+
+    def equal_to_plain(self) -> tuple[int, int]:
+        """Answers that are those of the plain pipeline to the same prompts, and answers compared."""
+        same = compared = 0
+        for by_system in self._answers.values():
+            (plain,) = [given for name, given in by_system.items() if name.startswith("plain,")]
+            for name, given in by_system.items():
+                if not name.startswith("plain,"):
+                    same += sum(mine == theirs for mine, theirs in zip(given, plain, strict=True))
+                    compared += len(given)
+        return same, compared
 
     def add_acceptance(self, report: Report) -> None:
         """Accepted drafts over verified ones, by system and source."""

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from typing import TYPE_CHECKING
 
 from bench.paper.measured import Figure
 from bench.paper.table import Picture, Table, Unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HERE, _PAPER, _LEVEL = "#1f6f8b", "#b0b7bd", "#30343f"
 _COLOURS = ("#1f6f8b", "#d1495b", "#66a182", "#edae49")
@@ -72,6 +72,10 @@ def levels(picture: Picture, figures: Mapping[str, Figure]) -> dict[str, float]:
 
 def draw(table: Table, picture: Picture, figures: Mapping[str, Figure], path: Path) -> None:
     """Write the picture as SVG; the same bytes for the same figures."""
+    # Two seconds to import: only who draws waits for it.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Canvas
+
     shown = bars(table, figures)
     height = 4.0 if picture.lines else 1.2 + 0.5 * len(shown)
     # Without a salt of its own each SVG has other identifiers.

@@ -15,6 +15,7 @@ from shoal.vocabulary import Vocabulary
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.pipeline.interface import PipelineOpener
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 
@@ -69,7 +70,7 @@ class Routers:
         if self._draft_waits and address is not None:
             drafter = await asyncio.to_thread(SynchronousDrafter, address, self._vocabulary)
             self._waiting.append(drafter)
-            return StepLoop(self._opener, settings, drafter=drafter)
+            return StepLoop(self._opener, settings, drafter=GuardedDrafter(drafter))
         if address is None:
             return StepLoop(self._opener, settings, drafter=drafter_for(None))
         model = ModelDrafter(address, self._vocabulary)

@@ -16,14 +16,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.systems.cut import equal_nodes
+from bench.systems.local import local_commands, local_plan
 from shoal.errors import StageError
-from shoal.manifest import Manifest, read_manifest
-from shoal.plan import Device, ModelFacts, Plan, PlanSpec, make_plan
-from shoal.plan.standby import with_standbys
-from shoal.resource import SpeculativeMode
+from shoal.manifest import read_manifest
 from shoal.wire.messages import StageProgress, Step, StepResult
-from shoal_cli.cache import openvino_dir
 from shoal_cli.local.launch import LocalCommands
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.restarts import Restarts
@@ -127,16 +123,6 @@ class Survivor:
         await self.steps.wait_ready(LOAD_SECONDS)
 
 
-def plan_of(manifest: Manifest, stages: int, standbys: int) -> Plan:
-    """Stages on nodes that are alike, with so many standbys."""
-    nodes = equal_nodes(stages + standbys)
-    spec = PlanSpec(
-        devices=(Device.CPU,), stage_count=stages, spare_nodes=standbys, streams=STREAMS, max_context=CONTEXT
-    )
-    facts = ModelFacts.of_manifest(manifest)
-    return with_standbys(make_plan(facts, nodes, spec), facts, nodes, spec)
-
-
 @dataclass(frozen=True, slots=True)
 class _Commands(LocalCommands):
     """The stages' command lines, and a process that waits in the router's place."""
@@ -149,27 +135,14 @@ class _Commands(LocalCommands):
 @asynccontextmanager
 async def survivor(model: Path, folder: Path, stages: int, standbys: int) -> AsyncIterator[Survivor]:
     """Started and open; whatever the body does to it, no process is left."""
-    manifest = read_manifest(model)
-    plan = plan_of(manifest, stages, standbys)
-    kernels = openvino_dir(manifest.digest)
-    kernels.mkdir(parents=True, exist_ok=True)
-    commands = _Commands(
-        model=model,
-        openvino_cache=kernels,
-        host="127.0.0.1",
-        port=0,
-        served_names=("bench",),
+    plan = local_plan(read_manifest(model), stages, standbys, streams=STREAMS, max_context=CONTEXT)
+    commands = local_commands(
+        model,
+        kind=_Commands,
         streams=STREAMS,
         max_context=CONTEXT,
         prefill_chunk=PREFILL_CHUNK,
-        max_queue=STREAMS,
-        threads=1,
         exact=True,
-        prefix_cache=True,
-        recovery_attempts=3,
-        recovery_seconds=120,
-        speculative_mode=SpeculativeMode.OFF,
-        speculative_max_tokens=1,
     )
     moments = Moments()
     # Processes are hit every few seconds here, which is no sign that they are broken: no pauses between restarts.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from shoal.errors import ResourceError, ShoalError
 from shoal.resource import sharded_model_from_object
+from shoal.tasks import end_task
 
 if TYPE_CHECKING:
     from shoal_operator.cluster.cache import Cache
@@ -77,7 +78,7 @@ async def watched(cluster: Cluster, cache: Cache, namespaces: tuple[str, ...]) -
     async with AsyncExitStack() as stack:
         for informer in informers:
             task = asyncio.create_task(informer.run(), name=f"watch ShardedModels {informer.namespace}")
-            stack.push_async_callback(_ended, task)
+            stack.push_async_callback(end_task, task)
         try:
             async with asyncio.timeout(SYNC_SECONDS):
                 await asyncio.gather(*(informer.synced.wait() for informer in informers))
@@ -87,9 +88,3 @@ async def watched(cluster: Cluster, cache: Cache, namespaces: tuple[str, ...]) -
                 "give this account the right to list and watch them"
             ) from None
         yield
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -18,7 +18,10 @@ from shoal_operator.settings import OperatorSettings
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Until SIGTERM or SIGINT (0), or until the controller ends, as it does when it leads no more (1)."""
+    """Until SIGTERM or SIGINT (0), or until the controller ends, as it does when it leads no more (1).
+
+    Raises the ShoalError for which it could not start.
+    """
     running = Running(settings=settings, metrics=Metrics(), stop=asyncio.Event())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,6 +39,8 @@ async def run(settings: OperatorSettings) -> int:
         # kopf would make one of the user's name, and in the operator's image the user has none.
         identity=cast("Any", settings.pod_name),
     )
+    if running.problem is not None:
+        raise running.problem
     return 1 if running.broken else 0
 
 

@@ -18,7 +18,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.informer import Informer, silence
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref, ref_of
-from shoal_operator.cluster.routers import Listen, listen
+from shoal_operator.cluster.routers import HttpRouters, Routers
 from shoal_operator.errors import LeadershipLost, OperatorError
 from shoal_operator.leader import Leader
 from shoal_operator.lost import LostStages
@@ -46,7 +46,7 @@ class Controller:
         settings: OperatorSettings,
         metrics: Metrics | None = None,
         *,
-        listen_to_router: Listen = listen,
+        routers: Routers | None = None,
     ) -> None:
         self.cache = Cache()
         self.queue = WorkQueue()
@@ -55,8 +55,11 @@ class Controller:
         self._settings = settings
         self._leader = Leader(cluster, settings.namespace, settings.pod_name, settings.lease_seconds)
         self._nodes_file: NodesFile | None = load_nodes(settings.nodes_file) if settings.nodes_file else None
-        self._lost = LostStages(self.cache, listen_to_router, self.queue.add)
-        self._reconciler = Reconciler(cluster, self.cache, settings, self._nodes_file, lost=self._lost.of)
+        routers = routers or HttpRouters()
+        self._lost = LostStages(self.cache, routers.lost, self.queue.add)
+        self._reconciler = Reconciler(
+            cluster, self.cache, settings, self._nodes_file, routers=routers, lost=self._lost.of
+        )
         self._waiting: set[Key] = set()
         self._undelivered: dict[Ref, tuple[int, float]] = {}
         self._failed: str = ""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from aiohttp import web
 from prometheus_client import start_http_server
 
 from shoal.api_keys import ApiKeys
+from shoal.errors import ResourceError, ShoalError
 from shoal.resource import GROUP, PLURAL, VERSION
 from shoal_operator.cluster.api import connect
 from shoal_operator.cluster.kinds import NODE, SHARDED_MODEL
@@ -25,6 +27,7 @@ from shoal_operator.controller import Controller
 from shoal_operator.errors import OperatorError
 from shoal_operator.health import serve_health
 from shoal_operator.metrics import Metrics
+from shoal_operator.ports import listening
 from shoal_operator.settings import OperatorSettings
 from shoal_operator.watch.picture import models_of
 from shoal_operator.watch.serve import Page, serve_page
@@ -44,6 +47,8 @@ class Running:
     controller: Controller | None = None
     task: asyncio.Task[None] | None = None
     served: list[web.AppRunner] = field(default_factory=list)
+    problem: ShoalError | None = None
+    """Why it could not start."""
 
 
 def register(registry: kopf.OperatorRegistry) -> None:
@@ -72,15 +77,18 @@ async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
     running: Running = memo.running
-    cluster = await connect()
-    running.controller = Controller(cluster, running.settings, running.metrics)
-    if running.settings.metrics_port:
-        start_http_server(running.settings.metrics_port, registry=running.metrics.registry)
-
-    if running.settings.health_port:
-        running.served.append(await serve_health(running.controller, running.settings.health_port))
-    if running.settings.page_port:
-        running.served.append(await _serve_page(running.controller, running.settings))
+    try:
+        cluster = await connect()
+        running.controller = Controller(cluster, running.settings, running.metrics)
+        async with AsyncExitStack() as undo:
+            await undo.enter_async_context(cluster)
+            await _serve(running, running.controller)
+            undo.pop_all()
+    except ResourceError as error:
+        # kopf would try again every minute; what is missing is for a person to set, and the process's end says so.
+        running.problem = error
+        running.stop.set()
+        return
 
     async def run(controller: Controller) -> None:
         async with cluster:
@@ -88,6 +96,20 @@ async def start(memo: Any, settings: kopf.OperatorSettings, **_: Any) -> None:
 
     running.task = asyncio.create_task(run(running.controller), name="controller")
     running.task.add_done_callback(lambda task: _ended(running, task))
+
+
+async def _serve(running: Running, controller: Controller) -> None:
+    """Metrics, probes and page, each on its port. Raises ResourceError for one that is not to be had."""
+    settings = running.settings
+    if settings.metrics_port:
+        with listening("the metrics", "metrics_port", settings.metrics_port):
+            start_http_server(settings.metrics_port, registry=running.metrics.registry)
+    if settings.health_port:
+        with listening("the probes", "health_port", settings.health_port):
+            running.served.append(await serve_health(controller, settings.health_port))
+    if settings.page_port:
+        with listening("the page of all models", "page_port", settings.page_port):
+            running.served.append(await _serve_page(controller, settings))
 
 
 async def end(memo: Any, **_: Any) -> None:

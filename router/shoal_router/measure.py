@@ -10,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Final
 
 from shoal.errors import PlanError
 from shoal.measured import Measured, placement_of
 from shoal.plan.document import Plan
+from shoal.tasks import end_task
 from shoal.wire.messages import SamplingParams
 from shoal_router.generation import GenerationError, GenerationRequest, Generator
 
@@ -57,11 +58,8 @@ class Measurer:
 
     async def stop(self) -> None:
         """End; may be called twice."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def _keep_measured(self) -> None:
         while True:

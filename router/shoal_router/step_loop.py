@@ -23,12 +23,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from shoal.errors import ShoalError, StageError
 from shoal.resource import SpeculativeMode
+from shoal.tasks import end_task
 from shoal.tracing import current_trace
 from shoal.wire.errors import StageNotReady
 from shoal.wire.messages import StageProgress, StageTiming, Step
@@ -46,7 +46,6 @@ from shoal_router.observer import StepObserver
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener
 from shoal_router.pipeline.timings import TimingSums
 from shoal_router.request_check import check_request
-from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.plan import SequenceEvent
 from shoal_router.schedule.policy import SpeculationSettings
@@ -92,7 +91,7 @@ class StepLoop:
         opener: PipelineOpener,
         settings: StepLoopSettings | None = None,
         *,
-        drafter: Drafter | None = None,
+        drafter: GuardedDrafter | None = None,
         clock: Callable[[], float] = time.monotonic,
         ids: Iterator[int] | None = None,
         speculation: SpeculationStats | None = None,
@@ -103,7 +102,7 @@ class StepLoop:
     ) -> None:
         self._opener = opener
         self._settings = settings or StepLoopSettings()
-        self._drafter = GuardedDrafter(drafter) if drafter is not None else None
+        self._drafter = drafter
         self._clock = clock
         self._ids = ids if ids is not None else count()
         self._when_changed = when_changed
@@ -138,11 +137,8 @@ class StepLoop:
 
     async def stop(self) -> None:
         """Fail what is still running and close the pipeline."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
         self._detail = "stopped"
         self._fail_all("the router is stopping")
 

@@ -32,4 +32,7 @@ export function bytes(value) {
 
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
+// Of a time as Kubernetes writes it; the day, as a condition may hold for weeks.
+export const day = (when) => new Date(when).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from llguidance import LLTokenizer
 
 from shoal.manifest import MANIFEST_FILE
@@ -36,6 +35,7 @@ from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import CHATML_TOOLS, EOS_ID, fake_text_model, fake_tokenizer
 from shoal_stage.engine.fake import fake_manifest
 from shoal_stage.server.fake import fake_pipeline
+from shoaltest.listening import listening
 
 TEXT = fake_text_model(template=CHATML_TOOLS)
 SAID = "Hello 😀 ไทย 世界, and so on"
@@ -74,14 +74,8 @@ def in_background(served: AbstractAsyncContextManager[str]) -> Iterator[str]:
 @asynccontextmanager
 async def _recital() -> AsyncIterator[str]:
     app = create_app(FakeGenerator(script=recite), TEXT, ApiSettings(served_names=("fake",)), grammars=FakeCheck())
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
-    task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(START_SECONDS):
-        while not server.started:  # noqa: ASYNC110 - the server has no event for it
-            await asyncio.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    await task
+    async with listening(app) as url:
+        yield url
 
 
 def _vocabulary() -> LLTokenizer:

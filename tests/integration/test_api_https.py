@@ -21,6 +21,7 @@ from shoal_router.https import ServerCertificate
 from shoal_router.serve import listen, serve
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import fake_text_model
+from shoaltest.waiting import until_elsewhere
 
 BODY = {"model": "fake", "prompt": "a", "max_tokens": 6, "ignore_eos": True, "stream": True}
 
@@ -108,20 +109,14 @@ async def test_files_are_looked_at_now_and_then(tmp_path: Path, caplog: pytest.L
     task = asyncio.create_task(certificate.keep_new(0.01))
     try:
         (folder / "tls.key").unlink()
-        await until(lambda: "the last certificate stays in use" in caplog.text)
+        await until_elsewhere(lambda: "the last certificate stays in use" in caplog.text)
         fresh = issue(tmp_path / "second")["router"].path
         for name in ("tls.crt", "tls.key"):
             (folder / name).write_bytes((fresh / name).read_bytes())
-        await until(lambda: "the API's certificate was renewed" in caplog.text)
+        await until_elsewhere(lambda: "the API's certificate was renewed" in caplog.text)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0.01)
 
 
 def test_a_router_without_a_certificate_says_which_file_is_missing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from shoal_router.text.fake import CHATML, fake_text_model, fake_tokenizer
 from shoal_stage.draft.fake import start_draft
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage
+from shoaltest.waiting import until_elsewhere
 
 TEXT = fake_text_model()
 VOCAB = TEXT.vocab_size
@@ -86,12 +87,6 @@ def write_plan(path: Path, stages, digest: str | None = None) -> Path:
     return fresh.replace(path)
 
 
-async def until(condition, seconds=20.0):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in other threads
-            await asyncio.sleep(0.01)
-
-
 async def test_the_whole_way_from_a_request_to_real_stages_and_back(tmp_path: Path, model: Path) -> None:
     async with fake_pipeline(stages=2, vocab_size=VOCAB) as stages:
         plan = write_plan(tmp_path / "plan.json", [(stage.address, stage.blocks) for stage in stages])
@@ -147,7 +142,7 @@ async def test_a_router_drafts_by_the_draft_process_it_is_given_and_says_the_sam
                 assert (code, "defect" in log) == (0, False), log
         assert answers[0] == answers[1]
         assert draft.engine.steps > 0, "the draft process was asked"
-        await until(lambda: not draft.engine.live)
+        await until_elsewhere(lambda: not draft.engine.live)
 
 
 async def test_a_draft_process_of_another_vocabulary_is_refused_by_name(tmp_path: Path, model: Path) -> None:
@@ -180,7 +175,7 @@ async def test_case_69_leaving_at_token_five_frees_the_slot_on_all_stages(tmp_pa
                         if seen == 5:
                             break
                     assert all(stage.engine.live for stage in stages)
-                await until(lambda: not any(stage.engine.live for stage in stages), seconds=1)
+                await until_elsewhere(lambda: not any(stage.engine.live for stage in stages), seconds=1)
                 answer = await client.post("/v1/completions", json=BODY)
                 assert answer.json()["usage"]["completion_tokens"] == 8
 
@@ -202,12 +197,13 @@ async def test_case_69_a_queued_request_that_is_cancelled_disturbs_nobody(tmp_pa
             async with httpx.AsyncClient(base_url=url, timeout=30) as client:
 
                 async def waiting(count):
-                    async with asyncio.timeout(10):
-                        while (await client.get("/status")).json()["waiting"] != count:  # noqa: ASYNC110
-                            await asyncio.sleep(0.01)
+                    async def counted():
+                        return (await client.get("/status")).json()["waiting"] == count
+
+                    await until_elsewhere(counted)
 
                 first = asyncio.create_task(client.post("/v1/completions", json=body))
-                await until(lambda: fed)
+                await until_elsewhere(lambda: fed)
                 leaves = asyncio.create_task(client.post("/v1/completions", json=body | {"prompt": "never"}))
                 await waiting(1)
                 last = asyncio.create_task(client.post("/v1/completions", json=body))
@@ -324,9 +320,11 @@ async def test_case_1_without_a_replacement_the_stream_ends_with_an_error_and_th
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "pipeline_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
         await stack.enter_async_context(half(1, listen=second.address))
-        async with asyncio.timeout(20):
-            while (await client.get("/health/ready")).status_code != 200:  # noqa: ASYNC110 - another process gets ready
-                await asyncio.sleep(0.05)
+
+        async def is_ready() -> bool:
+            return (await client.get("/health/ready")).status_code == 200
+
+        await until_elsewhere(is_ready)
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 

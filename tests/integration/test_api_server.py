@@ -10,7 +10,6 @@ from contextlib import aclosing, asynccontextmanager
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from shoal_router.api.app import create_app
 from shoal_router.api.fake import FakeGenerator
@@ -18,6 +17,8 @@ from shoal_router.constrain.check import FakeCheck
 from shoal_router.generation import GenerationFailed, QueueFull
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model
+from shoaltest.listening import listening
+from shoaltest.waiting import until_elsewhere
 
 TEXT = fake_text_model()
 ANSWER = "Hello 😀 ไทย 世界, and so on"
@@ -25,24 +26,12 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 BODY = {"model": "fake", "messages": MESSAGES}
 
 
-async def until(condition, seconds=10.0):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the server has no event for what is waited for
-            await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def serving(generator, **settings):
     """The URL of a server over the generator."""
     app = create_app(generator, TEXT, ApiSettings(served_names=("fake",), **settings), grammars=FakeCheck())
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
-    task = asyncio.create_task(server.serve())
-    try:
-        await until(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
+    async with listening(app) as url:
+        yield url
     assert generator.running == 0, "a sequence was left running"
 
 
@@ -184,7 +173,7 @@ async def test_case_69_a_client_that_leaves_a_stream_cancels_the_generation(gene
                     if seen >= 2 + 2 * gate_after:
                         break
             assert generator.running == 2
-        await until(lambda: generator.running == 0, seconds=1)
+        await until_elsewhere(lambda: generator.running == 0, seconds=1)
         assert len(generator.cancelled) == 2
 
 
@@ -193,10 +182,10 @@ async def test_case_69_a_client_that_leaves_before_the_first_byte_cancels_too(ge
     generator.gate = asyncio.Event()
     async with serving(generator) as url, httpx.AsyncClient(base_url=url) as client:
         request = asyncio.create_task(client.post("/v1/chat/completions", json=BODY | {"stream": stream}))
-        await until(lambda: generator.running == 1)
+        await until_elsewhere(lambda: generator.running == 1)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        await until(lambda: generator.running == 0, seconds=1)
+        await until_elsewhere(lambda: generator.running == 0, seconds=1)
         assert len(generator.cancelled) == 1
 
 

@@ -6,7 +6,6 @@ rarely happens here all the time.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from shoal_stage.compile.readers import open_checkpoint
 from shoal_stage.compile.tokenizer import build_tokenizer, write_tokenizer
 from shoal_stage.engine.fake import fake_manifest
 from shoal_stage.server.fake import fake_pipeline
+from shoaltest.waiting import until_elsewhere
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 VOCAB = 49152
@@ -69,9 +69,7 @@ async def serving(text: TextModel, stages: int = 2, sequences: int = 16, **setti
         yield await stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://router", timeout=60)
         )
-        async with asyncio.timeout(10):
-            while any(handle.engine.live for handle in handles):  # noqa: ASYNC110 - lives on compute threads
-                await asyncio.sleep(0.01)
+        await until_elsewhere(lambda: not any(handle.engine.live for handle in handles))
 
 
 async def chat(client, **body):

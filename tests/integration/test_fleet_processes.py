@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,16 +20,14 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import read_manifest
 from shoal.parent import STARTER
 from shoal.plan.document import PipelinePlan, Plan
-from shoal.resource import load_sharded_model
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_cli.local.process import ManagedProcess
 from shoal_router.pipeline.fake import planned_at
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
+from shoaltest.waiting import until_elsewhere
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 CUTS = ((0, 13, 32), (0, 32))
 LOAD_SECONDS = 90.0
 SECONDS = 60.0
@@ -132,10 +130,7 @@ class Office:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 @pytest.fixture
@@ -175,12 +170,6 @@ async def _data(response: httpx.Response, answer: Answer) -> AsyncIterator[str]:
         yield data
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not await condition():  # noqa: ASYNC110 - what is waited for happens in other processes
-            await asyncio.sleep(0.02)
-
-
 async def status(client: httpx.AsyncClient) -> dict[str, Any]:
     found: dict[str, Any] = (await client.get("/status")).json()
     return found
@@ -218,25 +207,25 @@ async def test_pipelines_come_go_and_die_under_load_and_no_client_notices(office
     # From one to two to one, with answers under way all the time.
     _, early = begin(client)
     office.write_plan(2)
-    await until(are_two)
+    await until_elsewhere(are_two, SECONDS)
     late_answers, late = begin(client)
-    await until(both_work)
+    await until_elsewhere(both_work, SECONDS)
     office.write_plan(1)
-    await until(is_one)
+    await until_elsewhere(is_one, SECONDS)
     assert any(answer.finish is None for answer in late_answers), "too late: nothing was under way any more"
     await check([*early, *late], [*undisturbed, *undisturbed])
     assert (await status(client))["running"] == 0
 
     # A stage dies in mid-answer, and nothing starts it again.
     office.write_plan(2)
-    await until(are_two)
+    await until_elsewhere(are_two, SECONDS)
     answers, tasks = begin(client)
-    await until(both_work)
+    await until_elsewhere(both_work, SECONDS)
 
     async def all_have_begun() -> bool:
         return all(answer.text for answer in answers)
 
-    await until(all_have_begun)
+    await until_elsewhere(all_have_begun, SECONDS)
     lost, epochs = 0, [pipeline["epoch"] for pipeline in (await status(client))["pipelines"]]
     office.pipelines[lost][1].kill()
     await check(tasks, undisturbed)

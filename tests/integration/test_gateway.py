@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from shoal.api_keys import ApiKeys
 from shoal_router.api.app import create_app
@@ -21,27 +20,11 @@ from shoal_router.gateway.app import create_gateway, gateway_client
 from shoal_router.gateway.routes import FixedRoutes
 from shoal_router.settings import ApiSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model
+from shoaltest.listening import listening
+from shoaltest.waiting import until_elsewhere
 
 TEXT = fake_text_model()
 MESSAGES = [{"role": "user", "content": "hi"}]
-
-
-async def until(condition, seconds=10.0):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the servers have no event for what is waited for
-            await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def listening(app):
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none"))
-    task = asyncio.create_task(server.serve())
-    try:
-        await until(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
 
 
 @asynccontextmanager
@@ -182,13 +165,13 @@ async def test_tokens_pass_as_they_come_and_a_client_that_leaves_frees_the_route
                         break
             assert generator.running == 1
         left = time.monotonic()
-        await until(lambda: not generator.running)
+        await until_elsewhere(lambda: not generator.running)
         assert time.monotonic() - left < 1
         assert len(generator.cancelled) == 1
         whole = asyncio.create_task(client.post("/v1/chat/completions", json=body | {"stream": False}))
-        await until(lambda: generator.running)
+        await until_elsewhere(lambda: generator.running)
         whole.cancel()
-        await until(lambda: not generator.running)
+        await until_elsewhere(lambda: not generator.running)
 
 
 async def test_keys_hold_at_the_gateway_and_pass_to_the_routers(tmp_path) -> None:

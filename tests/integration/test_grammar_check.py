@@ -11,6 +11,7 @@ from shoal.manifest import TOKENIZER_DIR
 from shoal_router.constrain.check import CheckUnavailable, ProcessCheck
 from shoal_router.constrain.constraint import Constraint, Form, GrammarRefused
 from shoal_router.text.fake import EOS_ID, fake_tokenizer
+from shoaltest.waiting import until
 
 GOOD = Constraint(Form.REGEX, "[a-z]+", "regex")
 
@@ -63,9 +64,7 @@ async def test_answers_come_from_one_process_or_from_memory(directory: Path) -> 
 async def test_who_leaves_while_the_process_starts_takes_no_answer_from_the_next(directory: Path) -> None:
     check = ProcessCheck(directory, 259, (EOS_ID,))
     first = asyncio.create_task(check.grammar(GOOD))
-    async with asyncio.timeout(30):
-        while check._process is None:  # noqa: ASYNC110 - the process says nothing before it is ready
-            await asyncio.sleep(0)
+    await until(lambda: check._process is not None)
     first.cancel()
     assert "[a-z]+" in await check.grammar(GOOD)
     await check.stop()

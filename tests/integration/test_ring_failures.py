@@ -24,6 +24,7 @@ from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_stage.engine.fake import FakeEngine, fake_manifest, greedy_text
 from shoal_stage.server.fake import fake_pipeline, start_stage
 from shoal_stage.server.stage import Patience
+from shoaltest.waiting import until_elsewhere
 
 GREEDY = SamplingParams(temperature=0.0)
 SETTINGS = StepLoopSettings(prefill_chunk=16, backoff=0.02, longest_backoff=0.1, recovery_seconds=20.0)
@@ -68,12 +69,6 @@ async def collect(loop, request):
     return [token async for delta in loop.generate(request) for token in delta.tokens]
 
 
-async def until(condition, seconds=10):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread
-            await asyncio.sleep(0.005)
-
-
 def open_once(source, seconds=5.0, **kwargs):
     return RingOpener(source, 16, **kwargs).open(deadline_seconds=seconds, progress=lambda line: None)
 
@@ -91,7 +86,7 @@ async def test_case_9_a_stage_is_lost_and_the_stream_goes_on_at_its_replacement_
                 tokens += delta.tokens
             assert tokens == greedy_text((1, 2, 3), 60)
             assert loop.status().ready
-            await until(lambda: not first.engine.live and not spare.engine.live)
+            await until_elsewhere(lambda: not first.engine.live and not spare.engine.live)
 
 
 async def test_case_18_a_stage_that_is_told_to_stop_hands_its_streams_over():
@@ -101,7 +96,7 @@ async def test_case_18_a_stage_that_is_told_to_stop_hands_its_streams_over():
             await loop.wait_ready(10)
             requests = [GenerationRequest(str(n), (n, 2), GREEDY, 60) for n in range(4)]
             tasks = [asyncio.create_task(collect(loop, request)) for request in requests]
-            await until(lambda: loop.status().steps > 5)
+            await until_elsewhere(lambda: loop.status().steps > 5)
             source.planned = plan_at([first.address, spare.address])
             await second.server.stop()
             assert await asyncio.gather(*tasks) == [greedy_text(request.prompt, 60) for request in requests]
@@ -117,7 +112,7 @@ async def test_case_18_a_stage_that_stops_serves_on_until_the_plan_names_another
             tokens = [*(await anext(stream)).tokens]
             epoch = loop.status().epoch
             stopping = asyncio.create_task(second.server.stop())
-            await until(lambda: second.stage.describe().state is StageState.DRAINING)
+            await until_elsewhere(lambda: second.stage.describe().state is StageState.DRAINING)
             for _ in range(20):
                 tokens += (await anext(stream)).tokens
             assert loop.status().epoch == epoch, "nobody takes its place yet: it serves on"
@@ -146,7 +141,7 @@ async def test_silence_between_two_stages_ends_the_epoch_within_three_seconds_an
             tokens = [*(await anext(stream)).tokens]
             started = time.monotonic()
             relay.stall(600.0)
-            await until(lambda: not loop.status().ready)
+            await until_elsewhere(lambda: not loop.status().ready)
             assert time.monotonic() - started < 3.5
             assert f"next stage at {relay.address} has fallen silent" in loop.status().detail
             source.planned = plan_at([first.address, second.address])
@@ -207,7 +202,7 @@ async def test_a_step_longer_than_the_silence_that_is_allowed_is_not_the_end():
             await loop.wait_ready(10)
             answer = asyncio.create_task(collect(loop, GenerationRequest("r", (1, 2, 3), GREEDY, 20)))
             pipeline = loop._pipeline
-            await until(lambda: any(each.busy_ms > 1000 for each in pipeline._progress))
+            await until_elsewhere(lambda: any(each.busy_ms > 1000 for each in pipeline._progress))
             assert loop._pipeline is pipeline
             go_on.set()
             assert await answer == greedy_text((1, 2, 3), 20)
@@ -222,7 +217,7 @@ async def test_a_lost_stage_that_returns_at_its_address_continues_the_stream():
             stream = loop.generate(GenerationRequest("r", (4, 5), GREEDY, 60))
             tokens = [*(await anext(stream)).tokens]
             await second.kill()
-            await until(lambda: not loop.status().ready)
+            await until_elsewhere(lambda: not loop.status().ready)
             with pytest.raises(PipelineUnavailable, match="no pipeline is open") as refused:
                 await collect(loop, GenerationRequest("r", (9,), GREEDY, 2))
             assert refused.value.retry_after > 0
@@ -257,7 +252,7 @@ async def test_case_15_stages_may_start_in_any_order_and_the_status_says_who_is_
             address = free.address
         source = FixedPlan(plan_at([address, second.address]))
         async with serving(source) as loop:
-            await until(lambda: address in loop.status().detail)
+            await until_elsewhere(lambda: address in loop.status().detail)
             assert not loop.status().ready
             async with half(0, listen=address):
                 await loop.wait_ready(10)
@@ -297,7 +292,7 @@ async def test_a_loading_stage_is_awaited_and_named():
         try:
             source = FixedPlan(plan_at([stage.address], ((0, 6),)))
             async with serving(source) as loop:
-                await until(lambda: "is loading" in loop.status().detail)
+                await until_elsewhere(lambda: "is loading" in loop.status().detail)
                 loaded.set()
                 await loop.wait_ready(10)
         finally:
@@ -345,7 +340,7 @@ async def test_case_12_a_new_router_takes_over_stages_that_the_old_one_left():
             await loop.wait_ready(10)
             assert loop.status().epoch > epoch
             assert await collect(loop, GenerationRequest("r", (1, 2), GREEDY, 5)) == greedy_text((1, 2), 5)
-            await until(lambda: not any(handle.engine.live for handle in handles))
+            await until_elsewhere(lambda: not any(handle.engine.live for handle in handles))
 
 
 @asynccontextmanager
@@ -393,7 +388,7 @@ async def test_case_21_closing_never_waits_for_a_stage_that_hangs():
             await loop.wait_ready(10)
             hang.set()
             task = asyncio.create_task(collect(loop, GenerationRequest("r", (1,), GREEDY, 4)))
-            await until(lambda: loop.status().running == 1)
+            await until_elsewhere(lambda: loop.status().running == 1)
         with pytest.raises(GenerationFailed):
             await task
 
@@ -405,7 +400,7 @@ async def test_an_idle_ring_is_watched_by_heartbeats():
         try:
             waiting = asyncio.create_task(pipeline.result())
             before = pipeline._last_result
-            await until(lambda: pipeline._last_result > before)
+            await until_elsewhere(lambda: pipeline._last_result > before)
             await second.kill()
             with pytest.raises(StageError) as lost:
                 async with asyncio.timeout(5):

@@ -18,6 +18,7 @@ from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_stage.engine.fake import greedy_text
 from shoal_stage.server.fake import fake_pipeline
+from shoaltest.waiting import until_elsewhere
 
 GREEDY = SamplingParams(temperature=0.0)
 SETTINGS = StepLoopSettings(prefill_chunk=16, backoff=0.05, longest_backoff=0.2)
@@ -50,12 +51,6 @@ async def collect(loop, request, leave_after=None):
     return tokens, finish
 
 
-async def until(condition, seconds=10):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("paged", [True, False])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 async def test_text_is_that_of_plain_decoding_for_every_split_and_engine(stages, paged):
@@ -67,7 +62,7 @@ async def test_text_is_that_of_plain_decoding_for_every_split_and_engine(stages,
         status = loop.status()
         assert status.ready
         assert [timing.stage for timing in status.timings] == list(range(stages))
-        await until(lambda: not any(handle.engine.live for handle in handles))
+        await until_elsewhere(lambda: not any(handle.engine.live for handle in handles))
 
 
 @pytest.mark.parametrize("paged", [True, False])
@@ -96,7 +91,7 @@ async def test_200_random_requests_with_random_cancels_equal_their_solo_answers(
                 assert tokens == expected[: len(tokens)]
 
         await asyncio.gather(*(run(index) for index in range(len(jobs))))
-        await until(lambda: not any(handle.engine.live for handle in handles))
+        await until_elsewhere(lambda: not any(handle.engine.live for handle in handles))
         load = loop._scheduler.load
         assert (load.running, load.waiting, load.free_blocks) == (0, 0, load.blocks)
         loop._scheduler.check_integrity()
@@ -124,7 +119,7 @@ async def test_case_69_a_client_that_leaves_frees_its_memory_on_all_stages_withi
             await anext(stream)
         assert all(handle.engine.live for handle in handles)
         await stream.aclose()
-        await until(lambda: not any(handle.engine.live for handle in handles), seconds=1)
+        await until_elsewhere(lambda: not any(handle.engine.live for handle in handles), seconds=1)
         assert loop.status().running == 0
 
 
@@ -152,7 +147,7 @@ async def test_chunks_of_one_prompt_run_on_all_stages_at_once():
         prompt = tuple(range(64))
         task = asyncio.create_task(collect(loop, GenerationRequest("r", prompt, GREEDY, 2)))
         try:
-            await until(lambda: {(0, 16), (1, 0)} <= set(seen))
+            await until_elsewhere(lambda: {(0, 16), (1, 0)} <= set(seen))
         finally:
             held.set()
         tokens, _ = await task

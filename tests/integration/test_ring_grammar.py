@@ -20,10 +20,12 @@ from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import EOS_ID, fake_text_model, fake_tokenizer
 from shoal_stage.server.fake import fake_pipeline
+from shoaltest.waiting import until_elsewhere
 
 VOCAB = 300
 TEXT = fake_text_model()
@@ -60,7 +62,8 @@ def tokenizer() -> LLTokenizer:
 async def serving(stages, settings=SETTINGS, drafter=None, **engine):
     async with fake_pipeline(stages, vocab_size=VOCAB, tokenizer=tokenizer, **engine) as handles:
         plan = planned_at([handle.address for handle in handles], [handle.blocks for handle in handles], None)
-        loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=drafter)
+        guard = GuardedDrafter(drafter) if drafter is not None else None
+        loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=guard)
         await loop.start()
         try:
             await loop.wait_ready(60)
@@ -114,8 +117,7 @@ async def test_case_9_a_stage_lost_in_mid_answer_changes_nothing(drafts):
     async with serving(2, settings, drafter) as (loop, handles), asyncio.timeout(60):
         epoch = loop.status().epoch
         tasks = [asyncio.create_task(collect(loop, request)) for request in REQUESTS]
-        while loop.status().steps < 12:  # noqa: ASYNC110 - what is waited for happens on the stages
-            await asyncio.sleep(0.005)
+        await until_elsewhere(lambda: loop.status().steps >= 12)
         handles[1].stage._session.end(StageFailed("lost"))
         assert await asyncio.gather(*tasks) == expected
         assert loop.status().epoch > epoch

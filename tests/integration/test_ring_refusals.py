@@ -46,6 +46,7 @@ from shoal_stage.server import refused as stage_refused
 from shoal_stage.server.fake import StageHandle, fake_pipeline, start_stage
 from shoal_stage.server.onward import NextHop
 from shoal_stage.server.session import Session
+from shoaltest.waiting import until_elsewhere
 
 SECONDS = 20
 PROMPTS, LENGTH = ((1, 2, 3), (4, 5)), 40
@@ -105,14 +106,14 @@ async def office(pki: Certificates, *, undisturbed: bool = True) -> AsyncIterato
             await loop.wait_ready(SECONDS)
             epoch = loop.status().epoch
             answers = asyncio.gather(*(collect(loop, prompt) for prompt in PROMPTS))
-            await until(lambda: rows == 10)
+            await until_elsewhere(lambda: rows == 10)
             yield Office(stages, loop, refused, go)
             assert not answers.done() or not undisturbed
             go.set()
             async with asyncio.timeout(SECONDS):
                 assert await answers == [greedy_text(prompt, LENGTH) for prompt in PROMPTS]
             assert (loop.status().epoch == epoch) is undisturbed
-            await until(lambda: not any(stage.engine.live for stage in stages))
+            await until_elsewhere(lambda: not any(stage.engine.live for stage in stages))
         finally:
             go.set()
             await loop.stop()
@@ -121,12 +122,6 @@ async def office(pki: Certificates, *, undisturbed: bool = True) -> AsyncIterato
 async def collect(loop: StepLoop, prompt: tuple[int, ...]) -> list[int]:
     request = GenerationRequest("r", prompt, SamplingParams(temperature=0.0), LENGTH)
     return [token async for delta in loop.generate(request) for token in delta.tokens]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread
-            await asyncio.sleep(0.01)
 
 
 async def refusal(call: Any) -> Exception:
@@ -148,7 +143,7 @@ async def test_a_caller_with_no_or_a_wrong_certificate_is_refused_and_counted(
     stranger = None if who == "without a certificate" else issue(tmp_path / "other", "other")["router"]
     async with office(pki) as running:
         assert isinstance(await describe(running.stages[0].address, stranger), StageUnreachable)
-        await until(lambda: running.counted("stage-0", "Handshake") >= 1)
+        await until_elsewhere(lambda: running.counted("stage-0", "Handshake") >= 1)
         assert running.counted("stage-1", "Handshake") == 0
 
 
@@ -193,7 +188,7 @@ async def test_a_neighbour_that_would_open_the_stage_is_refused_and_counted(pki:
     async with office(pki) as running, open_channel(running.stages[0].address, 1 << 20, pki["stage"]) as channel:
         error = await refusal(StageStub(channel).Open(OpenRequest(epoch=1 << 40), timeout=SECONDS))
         assert isinstance(error, CallerRefused)
-        await until(lambda: running.counted("stage-0", "CallerRefused") == 1)
+        await until_elsewhere(lambda: running.counted("stage-0", "CallerRefused") == 1)
 
 
 @pytest.mark.parametrize(("age", "error"), [(0, WrongPlace), (1, StaleEpoch), (-1, WrongPlace)])
@@ -206,7 +201,7 @@ async def test_a_frame_on_a_stream_of_somebody_else_is_refused_and_counted(
         await run.write(encode_frame(Frame(running.loop.status().epoch - age, 0, Heartbeat(1))))
         assert (await run.read()).frames > 0
         assert isinstance(await refusal(run.read()), error)
-        await until(lambda: running.counted("stage-1", error.__name__) == 1)
+        await until_elsewhere(lambda: running.counted("stage-1", error.__name__) == 1)
 
 
 @pytest.mark.parametrize("how", ["replayed", "reordered", "lost"])
@@ -241,5 +236,5 @@ async def test_a_frame_that_its_link_replays_reorders_or_loses_is_refused_and_co
     monkeypatch.setattr(Session, "accept", noted)
     async with office(pki, undisturbed=False) as running:
         running.go.set()
-        await until(lambda: running.counted("stage-1", "InvalidFrame") == 1)
+        await until_elsewhere(lambda: running.counted("stage-1", "InvalidFrame") == 1)
         assert [reason.partition(": ")[0].split()[2:] for reason in reasons] == [["is", "out", "of", "order"]]

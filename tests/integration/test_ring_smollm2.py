@@ -18,23 +18,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.models import smollm2
 from bench.prompts import prompts
 from shoal.manifest import read_manifest
-from shoal.resource import load_sharded_model
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import TextModel, load_text_model
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
+from shoaltest.waiting import until_elsewhere
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 CONTEXT = 320
 CUT = 17
 FREE_SECONDS = 10.0
@@ -51,10 +49,7 @@ class Job:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 def random_jobs(text: TextModel, count: int, longest_prompt: int, longest_answer: int, seed: int) -> list[Job]:
@@ -136,9 +131,7 @@ async def check(model: Path, jobs: list[Job], at_once: int) -> None:
 
 
 async def all_free(loop: StepLoop, handles: list[StageHandle]) -> None:
-    async with asyncio.timeout(FREE_SECONDS):
-        while any(handle.engine._engine._lengths.live for handle in handles):  # noqa: ASYNC110 - another thread frees
-            await asyncio.sleep(0.01)
+    await until_elsewhere(lambda: not any(handle.engine._engine._lengths.live for handle in handles), FREE_SECONDS)
     scheduler = loop._scheduler
     assert scheduler is not None
     scheduler.check_integrity()

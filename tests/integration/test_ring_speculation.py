@@ -15,25 +15,25 @@ from pathlib import Path
 
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
+from shoal.resource import SpeculativeMode
 from shoal.wire.errors import StageFailed
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import fake_pipeline, start_stage
+from shoaltest.waiting import until_elsewhere
 
 SETTINGS = StepLoopSettings(prefill_chunk=32, backoff=0.05, longest_backoff=0.2)
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=7, frequency_penalty=0.4, repetition_penalty=1.1, logprobs=2)
 # "The capital of France is" and another beginning, as SmolLM2's tokenizer cuts them.
@@ -43,7 +43,8 @@ PROMPTS = [(504, 3575, 282, 4649, 314), (504, 314)]
 @asynccontextmanager
 async def serving(handles, settings=SETTINGS, drafter=None):
     plan = planned_at([handle.address for handle in handles], [handle.blocks for handle in handles], None)
-    loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=drafter)
+    guard = GuardedDrafter(drafter) if drafter is not None else None
+    loop = StepLoop(RingOpener(FixedPlan(plan), prefill_chunk=settings.prefill_chunk), settings, drafter=guard)
     await loop.start()
     try:
         await loop.wait_ready(60)
@@ -112,8 +113,7 @@ async def test_case_9_a_stage_lost_with_drafts_in_flight_changes_no_text():
         asyncio.timeout(30),
     ):
         tasks = [asyncio.create_task(collect(loop, request)) for request in requests]
-        while loop.status().steps < 5:  # noqa: ASYNC110 - what is waited for happens on the stages
-            await asyncio.sleep(0.005)
+        await until_elsewhere(lambda: loop.status().steps >= 5)
         handles[1].stage._session.end(StageFailed("lost"))
         found = [[token for token, _ in ids] for ids, _ in await asyncio.gather(*tasks)]
         assert found == [text for text, _ in texts]
@@ -123,14 +123,11 @@ async def test_case_9_a_stage_lost_with_drafts_in_flight_changes_no_text():
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 @asynccontextmanager
-async def smollm2(model, kind, split):
+async def stages_of(model, kind, split):
     manifest, settings = read_manifest(model), EngineSettings(exact=True, sequences=6, max_context=256, threads=1)
     async with AsyncExitStack() as stack:
         handles = []
@@ -151,9 +148,9 @@ async def test_case_p5_smollm2_gives_one_text_for_every_depth_and_draft(model, k
         for params in (GREEDY, SAMPLED)
         for n, prompt in enumerate(PROMPTS)
     ]
-    async with smollm2(model, EngineKind.PAGED, (0, 32)) as handles, serving(handles) as loop:
+    async with stages_of(model, EngineKind.PAGED, (0, 32)) as handles, serving(handles) as loop:
         texts = await answers(loop, requests)
-    async with smollm2(model, kind, (0, 15, 32)) as handles:
+    async with stages_of(model, kind, (0, 15, 32)) as handles:
         for chunks, accuracy, together in ((1, 0.8, True), (4, 0.6, True), (4, 1.0, False)):
             settings = speculating(mode=SpeculativeMode.FIXED, max_chunks=chunks, max_tokens=4)
             drafter = knowing(requests, texts, accuracy)

@@ -20,10 +20,10 @@ import httpx
 import jsonschema
 import pytest
 
+from bench.models import smollm2
 from shoal.grammar import tokenizer_of
 from shoal.manifest import read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
-from shoal_cli.cache import checkpoints_dir, models_dir
+from shoal.resource import SpeculativeMode
 from shoal_router.api.app import create_app
 from shoal_router.constrain.check import ProcessCheck
 from shoal_router.draft.choice import drafter_for
@@ -37,13 +37,12 @@ from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import CHATML_TOOLS
 from shoal_router.text.model import load_text_model
 from shoal_router.text.template import ChatTemplate
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.sample.grammar import Grammars
 from shoal_stage.server.fake import StageHandle, start_stage
+from shoaltest.waiting import until_elsewhere
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 EXACT = EngineSettings(exact=True, sequences=6, max_context=512, threads=1)
 SPLITS = {1: (0, 32), 2: (0, 15, 32), 3: (0, 9, 20, 32)}
 DEADLINE = 120.0
@@ -164,9 +163,7 @@ class Serving:
         assert self.spare is not None
         epoch, before = self.generator.status().epoch, self.generator.tokens
         answers = asyncio.create_task(self.answers())
-        async with asyncio.timeout(DEADLINE):
-            while self.generator.tokens < before + 30:  # noqa: ASYNC110 - counted by those who wait for tokens
-                await asyncio.sleep(0.001)
+        await until_elsewhere(lambda: self.generator.tokens >= before + 30, DEADLINE)
         lost, self.plan.stages = self.plan.stages[-1], [*self.plan.stages[:-1], self.spare]
         await lost.kill()
         assert not answers.done()
@@ -178,10 +175,7 @@ class Serving:
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 @asynccontextmanager

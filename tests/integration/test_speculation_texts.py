@@ -1,7 +1,8 @@
 """Speculation on real stages, exact mode: whatever drafts, the text is that of plain decoding.
 
-Target SmolLM2 in F32, draft model the same in INT4: right often, and wrong often. CI runs a few prompts on two stages;
-the slow matrix is every source, split, engine and depth with 32 prompts (`make test-speculation`).
+Target SmolLM2 in its file's own 4-bit numbers, draft model the same rounded once more: right often, and wrong often.
+CI runs a few prompts on two stages; the slow matrix is every source, split, engine and depth with 32 prompts
+(`make test-speculation`).
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from shoal.manifest import Precision, read_manifest
-from shoal.resource import SpeculativeMode, load_sharded_model
+from bench.models import smollm2
+from shoal.manifest import read_manifest
+from shoal.resource import SpeculativeMode
 from shoal.vocabulary import read_vocabulary
 from shoal.wire.drafts import DraftModel
 from shoal.wire.messages import SamplingParams
-from shoal_cli.cache import checkpoints_dir, models_dir
 from shoal_router.draft.choice import drafter_for
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.generation import GenerationRequest
 from shoal_router.pipeline.fake import planned_at
 from shoal_router.pipeline.opener import RingOpener
 from shoal_router.pipeline.plan_source import FixedPlan
-from shoal_router.schedule.drafting import Drafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.model import load_text_model
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.draft.server import DraftServer
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
@@ -40,7 +40,6 @@ from shoal_stage.engine.settings import EngineKind, EngineSettings
 from shoal_stage.server.fake import StageHandle, start_stage
 from shoal_stage.server.stage import Patience
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 BLOCKS = 32
 USERS = 4
 EXACT = EngineSettings(exact=True, sequences=USERS, max_context=256, threads=1)
@@ -55,10 +54,10 @@ ASKED = (
 TOPICS = ("rain", "a lighthouse", "prime numbers", "bread", "the moon", "bees", "chess", "a lost key")
 DEADLINE = 280.0
 
-Choose = Callable[[ModelDrafter], Drafter | None]
+Choose = Callable[[ModelDrafter], GuardedDrafter]
 SOURCES: dict[str, Choose] = {
     "suffix": lambda model: drafter_for(None),
-    "draft model": lambda model: model,
+    "draft model": GuardedDrafter,
     "composite": drafter_for,
 }
 
@@ -71,17 +70,8 @@ class Models:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    """SmolLM2 in F32 and in INT4, compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-
-    def compiled(precision: Precision) -> Path:
-        return compile_model(
-            checkpoint, models_dir() / f"test-smollm2-{precision.lower()}", CompileOptions(precision=precision)
-        )
-
-    return Models(compiled(Precision.F32), compiled(Precision.INT4))
+    """SmolLM2 in its file's 4 bits and in rounded ones, compiled once into the user's cache."""
+    return Models(smollm2(keep_stored=True).directory, smollm2().directory)
 
 
 @asynccontextmanager
@@ -123,16 +113,21 @@ async def draft_model(models: Models) -> AsyncIterator[ModelDrafter]:
 
 
 async def answers(
-    stages: list[StageHandle], requests: list[GenerationRequest], drafter: Drafter | None, max_chunks: int = 0
+    stages: list[StageHandle],
+    requests: list[GenerationRequest],
+    choose: Choose | None = None,
+    model: ModelDrafter | None = None,
+    max_chunks: int = 0,
 ) -> tuple[list[list[int]], SpeculationStats]:
     """All requests at once, USERS of them at a time."""
     plan = planned_at([one.address for one in stages], [one.blocks for one in stages], stages[0].manifest.digest)
+    drafter = choose(model) if choose is not None and model is not None else None
     speculation = SpeculationSettings(
         SpeculativeMode.OFF if drafter is None else SpeculativeMode.FIXED, max_tokens=4, max_chunks=max_chunks
     )
     loop = StepLoop(RingOpener(FixedPlan(plan)), StepLoopSettings(speculation=speculation), drafter=drafter)
-    if isinstance(drafter, ModelDrafter):
-        drafter.when_more(loop.nudge)
+    if model is not None:
+        model.when_more(loop.nudge)
     await loop.start()
     try:
         await loop.wait_ready(60)
@@ -167,10 +162,10 @@ def accepted(stats: SpeculationStats) -> dict[str, int]:
 async def test_case_p5_two_stages_say_the_same_with_and_without_drafts(models: Models, kind: EngineKind) -> None:
     requests = requests_for(models.target, list(ASKED[:2]), 24)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[2], kind) as stages:
-        plain, none = await answers(stages, requests, None)
+        plain, none = await answers(stages, requests)
         assert accepted(none) == {}
         for name, choose in SOURCES.items():
-            drafted, stats = await answers(stages, requests, choose(model))
+            drafted, stats = await answers(stages, requests, choose, model)
             assert drafted == plain, name
             assert accepted(stats), name
 
@@ -186,13 +181,13 @@ async def test_case_p5_every_source_split_engine_and_depth_says_the_same(
     prompts = [f"{form} {topic}." for topic in TOPICS for form in ("Explain", "Tell a story about", "Describe")]
     prompts += [*ASKED, *(f"Count: {number}, {number + 1}, {number + 2}," for number in range(4))]
     assert len(prompts) == 32
-    requests = requests_for(models.target, prompts, 40)
+    requests = requests_for(models.target, prompts, 32)
     async with stages_of(models.target, SPLITS[1], EngineKind.PAGED) as stages:
-        plain, _ = await answers(stages, requests, None)
+        plain, _ = await answers(stages, requests)
     async with draft_model(models) as model, stages_of(models.target, SPLITS[split], kind) as stages:
-        assert (await answers(stages, requests, None))[0] == plain
+        assert (await answers(stages, requests))[0] == plain
         for name, choose in SOURCES.items():
             for depth in (1, 4):
-                drafted, stats = await answers(stages, requests, choose(model), max_chunks=depth)
+                drafted, stats = await answers(stages, requests, choose, model, depth)
                 assert drafted == plain, f"{name}, {depth} chunks in flight"
                 assert accepted(stats), f"{name}, {depth} chunks in flight"

@@ -18,14 +18,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bench.models import smollm2
 from shoal.manifest import MANIFEST_FILE, read_manifest
-from shoal.resource import load_sharded_model
 from shoal.wire.codec import decode_description
 from shoal.wire.messages import StageState
 from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
-from shoal_cli.cache import checkpoints_dir, models_dir
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 
 DEADLINE = 90.0
 
@@ -72,10 +70,7 @@ async def serve(*options: str, launcher: tuple[str, ...] = ("-m", "shoal_stage",
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2 compiled into the user's cache; these tests load its first two blocks only."""
-    source = load_sharded_model(Path(__file__).parents[2] / "examples" / "smollm2.yaml").spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 @pytest.fixture

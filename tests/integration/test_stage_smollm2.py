@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.models import smollm2
 from shoal.manifest import Manifest, read_manifest
-from shoal.resource import load_sharded_model
 from shoal.wire.messages import Release, Row, RowOutcome, SamplingParams, SequenceStart
-from shoal_cli.cache import checkpoints_dir, models_dir
-from shoal_stage.compile import CompileOptions, compile_model, resolve_source
 from shoal_stage.engine.interface import Engine
 from shoal_stage.engine.open import open_engine
 from shoal_stage.engine.settings import EngineKind, EngineSettings
@@ -23,7 +21,6 @@ from shoal_stage.sample.sampler import Sampler
 from shoal_stage.server.fake import start_stage
 from shoal_stage.server.fake_router import FakeRouter, open_ring
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 EXACT = EngineSettings(exact=True, sequences=6, max_context=256, threads=1)
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=42, frequency_penalty=0.3, repetition_penalty=1.1)
@@ -37,10 +34,7 @@ DEADLINE = 120.0
 @pytest.fixture(scope="module")
 def model() -> Path:
     """SmolLM2-135M-Instruct as a model directory (INT4), compiled once into the user's cache."""
-    source = load_sharded_model(EXAMPLE).spec.model.source
-    assert source is not None
-    checkpoint = resolve_source(source.uri, checkpoints_dir(), source.sha256)
-    return compile_model(checkpoint, models_dir() / "test-smollm2-int4", CompileOptions())
+    return smollm2().directory
 
 
 @pytest.fixture(scope="module")

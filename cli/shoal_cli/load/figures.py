@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer: seconds from its request, of each piece of text; `error` if it failed."""
+    """One answer: seconds from its request, of each piece of text; `error` if it failed, after those."""
 
     pieces: tuple[float, ...] = ()
     prompt_tokens: int = 0

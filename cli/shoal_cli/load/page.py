@@ -1,10 +1,12 @@
-"""The figures as one HTML page without scripts: a chart of throughput and latency over concurrency, and the table."""
+"""The figures as one HTML page without scripts: charts over concurrency or over time, and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
+from shoal_cli.load.drift import Soak
+from shoal_cli.load.drift_chart import drift_svg
 from shoal_cli.load.figures import Point, Spread
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 520, 260, 56, 34
@@ -13,7 +15,8 @@ _COLOURS = ("#0b7285", "#d98b1f", "#7048a8", "#197a45", "#b3261e")
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1140px;margin:32px auto;padding:0 20px;color:#14212b;background:#fff}
 h1{font-size:22px;margin:0}p{color:#4c5d6b}.charts{display:flex;flex-wrap:wrap;gap:24px;margin:20px 0}
-figure{margin:0}figcaption{font-weight:600;margin-bottom:4px}svg text{font:12px system-ui,sans-serif;fill:#4c5d6b}
+figure{margin:0}svg{max-width:100%}figcaption{font-weight:600;margin-bottom:4px}
+svg text{font:12px system-ui,sans-serif;fill:#4c5d6b}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}td,th{padding:6px 10px;text-align:right;
 border-bottom:1px solid #dde3e8}th{color:#4c5d6b;font-weight:600}.key{display:inline-block;margin-right:16px}
 .key i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px}
@@ -33,13 +36,40 @@ def html_page(points: Sequence[Point], model: str, url: str, when: str) -> str:
     rates = [[(each.concurrency, each.tokens_per_second) for each in line] for line in of_length]
     firsts = [[(each.concurrency, each.ttft.p50) for each in line if each.ttft] for line in of_length]
     charts = _chart("Tokens a second, all users", rates) + _chart("Time to first token, p50, ms", firsts)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row_of(point))}</tr>" for point in points)
-    heads = "".join(f"<th>{escape(head)}</th>" for head in HEADS)
+    table = _table(HEADS, [row_of(point) for point in points])
+    return _document(model, url, when, f'<div>{keys}</div><div class="charts">{charts}</div>{table}')
+
+
+def soak_page(soak: Soak, model: str, url: str, when: str) -> str:
+    """The page of a long load."""
+    told = f"{soak.answers} answers, {soak.failed} failed, {soak.lost} of them after they had begun"
+    plot = drift_svg(soak.windows, f"{model} over {soak.windows[-1].start + soak.windows[-1].seconds:.0f} s")
+    return _document(model, url, when, f"<p>{told}</p><figure>{plot}</figure>{_table(DRIFT_HEADS, drift_rows(soak))}")
+
+
+DRIFT_HEADS = ("figure", "first third", "last third", "last over first")
+
+
+def drift_rows(soak: Soak) -> list[tuple[str, ...]]:
+    """The table of a long load, for terminal and page."""
+    return [
+        (name, f"{change.first:.1f}", f"{change.last:.1f}", f"{change.ratio:.3f}")
+        for name, change in soak.changes.items()
+    ]
+
+
+def _document(model: str, url: str, when: str, body: str) -> str:
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(model)}: shoal bench</title>'
-        f"<style>{_STYLE}</style><h1>{escape(model)}</h1><p>{escape(url)}, {escape(when)}</p><div>{keys}</div>"
-        f'<div class="charts">{charts}</div><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></html>'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(model)}: shoal bench</title><style>{_STYLE}</style><h1>{escape(model)}</h1>"
+        f"<p>{escape(url)}, {escape(when)}</p>{body}</html>"
     )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 HEADS = (

@@ -24,6 +24,9 @@ _WORDS = (
 _PROBE_WORDS = 64
 _CHAT = "/v1/chat/completions"
 
+Heard = list[float]
+"""Of each piece of an answer the seconds since its request."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -39,10 +42,10 @@ class Load:
 async def run_load(client: RouterClient, model: str, load: Load, each: Callable[[Point], None]) -> list[Point]:
     """Measure every point, prompt by prompt, `each` as soon as it is there. Raises a ShoalError if nothing answers."""
     draw = random.Random(load.seed)
-    fixed, per_word = await _calibrate(client, model, draw)
+    words_for = await calibrate(client, model, draw)
     points = []
     for length in load.prompt_tokens:
-        words = max(round((length - fixed) / per_word), 1)
+        words = words_for(length)
         for concurrency in load.concurrencies:
             point = await _point(client, model, draw, load, words, concurrency)
             each(point)
@@ -52,46 +55,49 @@ async def run_load(client: RouterClient, model: str, load: Load, each: Callable[
     return points
 
 
-async def _calibrate(client: RouterClient, model: str, draw: random.Random) -> tuple[float, float]:
-    """Tokens of the template, and of a word."""
-    short, long = [await _ask(client, model, _prompt(draw, words), 1) for words in (1, _PROBE_WORDS)]
+async def calibrate(client: RouterClient, model: str, draw: random.Random) -> Callable[[int], int]:
+    """From a prompt's length in tokens, the template's included, to the words that make it."""
+    short, long = [await ask(client, model, prompt_of(draw, words), 1) for words in (1, _PROBE_WORDS)]
     if error := short.error or long.error:
         raise UsageError(error)
     per_word = max((long.prompt_tokens - short.prompt_tokens) / (_PROBE_WORDS - 1), 0.1)
-    return short.prompt_tokens - per_word, per_word
+    fixed = short.prompt_tokens - per_word
+    return lambda length: max(round((length - fixed) / per_word), 1)
 
 
 async def _point(
     client: RouterClient, model: str, draw: random.Random, load: Load, words: int, concurrency: int
 ) -> Point:
-    prompts = [_prompt(draw, words) for _ in range(max(load.requests, concurrency))]
+    prompts = [prompt_of(draw, words) for _ in range(max(load.requests, concurrency))]
     samples: list[Sample] = []
 
     async def user() -> None:
         while prompts:
-            samples.append(await _ask(client, model, prompts.pop(), load.max_tokens))
+            samples.append(await ask(client, model, prompts.pop(), load.max_tokens))
 
     began = time.perf_counter()
     await asyncio.gather(*(user() for _ in range(concurrency)))
     return point_of(samples, concurrency=concurrency, seconds=time.perf_counter() - began)
 
 
-async def _ask(client: RouterClient, model: str, prompt: str, max_tokens: int) -> Sample:
+async def ask(client: RouterClient, model: str, prompt: str, max_tokens: int, heard: Heard | None = None) -> Sample:
+    """One answer; `heard` gets the pieces as they come. A failure is a sample, with the pieces that came before it."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_completion_tokens": max_tokens,
         "temperature": 0,
     }
-    answer, pieces = Answer(), []
+    answer, pieces = Answer(), [] if heard is None else heard
     began = time.perf_counter()
     try:
         async for _ in client.stream(_CHAT, body, answer):
             pieces.append(time.perf_counter() - began)
     except ShoalError as error:
-        return Sample(error=str(error))
+        return Sample(tuple(pieces), error=str(error))
     return Sample(tuple(pieces), answer.prompt_tokens, answer.completion_tokens)
 
 
-def _prompt(draw: random.Random, words: int) -> str:
+def prompt_of(draw: random.Random, words: int) -> str:
+    """So many words, at random."""
     return " ".join(draw.choices(_WORDS, k=words))

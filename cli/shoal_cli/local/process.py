@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import IntegrityError, PlanError, ResourceError, ShoalError, StageError, UsageError
+from shoal_cli.local.logfile import keep_short
 from shoal_cli.local.rundir import last_words
 
 KILL_DEADLINE = 5.0
@@ -25,6 +26,9 @@ KILL_DEADLINE = 5.0
 
 LONGEST_LINE = 65536
 """Of an event; longer lines only go to the log."""
+
+LOG_SECONDS = 30.0
+"""How often it is seen to that the log does not grow without end."""
 
 DRAIN_DEADLINE = 1.0
 """Seconds to wait for a dead process's last output. A grandchild that holds the pipe must not keep us."""
@@ -137,7 +141,9 @@ class ManagedProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process, stdout: io.RawIOBase) -> None:
         reader = asyncio.create_task(self._read(stdout))
-        await process.wait()
+        ending = asyncio.create_task(process.wait())
+        while not (await asyncio.wait({ending}, timeout=LOG_SECONDS))[0]:
+            await asyncio.to_thread(keep_short, self.log)
         await asyncio.wait({reader}, timeout=DRAIN_DEADLINE)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)

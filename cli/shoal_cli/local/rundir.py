@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shoal_cli.local.logfile import earlier
+
 KEPT_RUNS = 10
 """How many folders of past runs stay."""
 
@@ -59,18 +61,24 @@ def _in_use(directory: Path) -> bool:
 
 def last_words(log: Path) -> str:
     """What a dead process said last, as one line: its own error line when it wrote one, else its last lines."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
-            text = stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    # A log that was cut short a moment ago has its last words in the part that was put aside.
+    text = (_tail(earlier(log)) + _tail(log))[-_TAIL_BYTES:].decode("utf-8", "replace")
     lines = [words for line in text.splitlines() if (words := _words(line.strip()))]
     for line in reversed(lines):
         message = _ERROR_LINE.match(line)
         if message:
             return message[1][:_LINE_LIMIT]
     return " | ".join(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
+
+
+def _tail(log: Path) -> bytes:
+    """The last bytes of a file; none of one that cannot be read."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
+            return stream.read()
+    except OSError:
+        return b""
 
 
 def _words(line: str) -> str:

@@ -75,7 +75,7 @@ class FakeCluster:
 
     def of_kind(self, kind: Kind) -> list[Object]:
         """All objects of a kind, by name."""
-        return [obj for ref, obj in sorted(self.objects.items(), key=lambda item: str(item[0])) if ref.kind == kind]
+        return [self.objects[ref] for ref in sorted((ref for ref in self.objects if ref.kind == kind), key=str)]
 
     # The seam.
 

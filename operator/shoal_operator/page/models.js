@@ -1,7 +1,7 @@
 // One ShardedModel: how it is and why, which PC holds what, and where its router's own page is.
 
 import { h, keyed, setText } from "./dom.js";
-import { bytes, milliseconds, number } from "./format.js";
+import { bytes, day, milliseconds, number } from "./format.js";
 
 const STATES = { ready: "ready", partly: "degraded", down: "not ready", off: "switched off" };
 const MARKS = { ready: "ready", partly: "loading", down: "lost", off: "waiting" };
@@ -81,8 +81,9 @@ function updateCondition(element, condition) {
   const passing = condition.type === "Progressing";
   element.dataset.state = passing ? "none" : condition.status === wanted ? "good" : condition.status === "Unknown" ? "none" : "bad";
   element.hidden = OUTSIDE.includes(condition.type) && condition.status !== "True";
-  element.title = `${condition.status} since ${condition.since}`;
-  setText(element.querySelector(".said"), condition.message ? `${condition.reason}: ${condition.message}` : condition.reason);
+  const since = condition.since ? ` since ${day(condition.since)}` : "";
+  const why = condition.message ? `${condition.reason}: ${condition.message}` : condition.reason;
+  setText(element.querySelector(".said"), `${condition.status}${since} · ${why}`);
 }
 
 function speedOf({ measured, tokensPerSecond }) {

@@ -10,8 +10,8 @@ from typing import Final
 
 from shoal.measured import placement_of
 from shoal.resource.status import MeasuredStatus
+from shoal_operator.cluster.routers import Routers
 from shoal_operator.desired.intent import Intent
-from shoal_operator.figures import Figures
 from shoal_operator.nodes import timestamp
 from shoal_operator.status.findings import Situation
 from shoal_operator.status.pods import is_ready
@@ -31,7 +31,7 @@ def look_again_for_figures(situation: Situation, now: datetime.datetime) -> floa
     return min(max(age / 4, SOONEST), LATEST)
 
 
-async def measured_of(figures: Figures, intent: Intent, situation: Situation) -> MeasuredStatus | None:
+async def measured_of(routers: Routers, intent: Intent, situation: Situation) -> MeasuredStatus | None:
     """The figures of the plan in force; None when nothing is known of it."""
     if situation.plan is None:
         return None
@@ -42,7 +42,7 @@ async def measured_of(figures: Figures, intent: Intent, situation: Situation) ->
     if situation.router is None or not is_ready(situation.router):
         return None
     address = situation.router.get("status", {}).get("podIP")
-    found = await figures.measured(address) if address else None
+    found = await routers.measured(address) if address else None
     if found is None or found.placement != placement:
         return None
     return MeasuredStatus(

@@ -19,6 +19,7 @@ from shoal_operator import names
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.interface import Cluster
 from shoal_operator.cluster.kinds import DEPLOYMENT, SHARDED_MODEL, Object, Ref, ref_of
+from shoal_operator.cluster.routers import HttpRouters, Routers
 from shoal_operator.desired.draft import draft_intent
 from shoal_operator.desired.intent import Intent
 from shoal_operator.desired.model_job import COMPILER, model_job_name, sizes_job_name
@@ -27,7 +28,6 @@ from shoal_operator.desired.plan_config import addressed, plan_config_map
 from shoal_operator.desired.router import router_name
 from shoal_operator.desired.stage import PlacedStage
 from shoal_operator.errors import ApiError, OperatorError
-from shoal_operator.figures import Figures, RouterFigures
 from shoal_operator.nodes import NodeView
 from shoal_operator.queue import Key
 from shoal_operator.reconcile.applying import Applier, unwanted_children
@@ -67,7 +67,7 @@ class Reconciler:
         cache: Cache,
         settings: OperatorSettings,
         nodes_file: NodesFile | None = None,
-        figures: Figures | None = None,
+        routers: Routers | None = None,
         wall: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         lost: Callable[[Key], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
@@ -75,7 +75,7 @@ class Reconciler:
         self._cache = cache
         self._settings = settings
         self._nodes_file = nodes_file
-        self._figures = figures or RouterFigures()
+        self._routers = routers or HttpRouters()
         self._wall = wall
         self._lost = lost
         self._applier = Applier(cluster, cache)
@@ -111,7 +111,7 @@ class Reconciler:
         state, planned = decided or (model_state(intent, observed), Planned(observed.plan))
         state = await self._progress(state)
         situation = self._situation(intent, observed, state, planned)
-        situation = replace(situation, measured=await measured_of(self._figures, intent, situation))
+        situation = replace(situation, measured=await measured_of(self._routers, intent, situation))
         await self._reporter.report(intent, body, situation, planned.moved, state, problem, now)
         if problem is not None:
             raise problem

@@ -6,12 +6,12 @@ from shoal_router.draft.composite import FirstOf, Mixed
 from shoal_router.draft.model import ModelDrafter
 from shoal_router.draft.ngram import NgramDrafter
 from shoal_router.draft.suffix import SuffixDrafter
-from shoal_router.schedule.drafting import Drafter
+from shoal_router.schedule.guarded import GuardedDrafter
 
 
-def drafter_for(model: ModelDrafter | None) -> Drafter:
+def drafter_for(model: ModelDrafter | None) -> GuardedDrafter:
     """The text's own repetitions, and a draft model where there is one."""
     text = FirstOf(SuffixDrafter(), NgramDrafter())
     if model is None:
-        return text
-    return Mixed(text, model, away=lambda: not model.connected.is_set())
+        return GuardedDrafter(text)
+    return GuardedDrafter(Mixed(text, model, away=lambda: not model.connected.is_set()))

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from shoal.errors import ShoalError, StageError, UsageError
+from shoal.tasks import end_task
 from shoal.vocabulary import Vocabulary, check_draft_vocabulary
 from shoal.wire.drafts import ProposeReply, ProposeRequest, decode_reply, encode_propose
 from shoal.wire.errors import StageUnreachable, from_rpc_error
@@ -37,6 +38,10 @@ _MAX_MESSAGE_BYTES = 16 << 20
 _AHEAD = 64
 """Ids drafted ahead at most; the stop rule ends it sooner."""
 
+_UNASKED = 2
+"""After so many commits in which nobody asked for a text's drafts, the draft process hears no more of it until somebody
+does: where drafts do not pay, as in a crowd, making them only takes time from stages on the same cores."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,11 +56,17 @@ class DraftTimes:
 
 @dataclass(slots=True)
 class _Sequence:
-    """`least`: the confidence below which the draft process was told to stop."""
+    """`least`: the confidence below which the draft process was told to stop; `unasked`: commits since one asked."""
 
     ahead: Ahead
     pace: Pace
     least: float = 0.0
+    unasked: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still asks for its drafts."""
+        return self.unasked <= _UNASKED
 
 
 class ModelDrafter:
@@ -88,11 +99,8 @@ class ModelDrafter:
 
     async def stop(self) -> None:
         """Let go of the draft process."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     # --- Drafter ----------------------------------------------------------------------------------------------
 
@@ -109,6 +117,7 @@ class ModelDrafter:
         """See Drafter.propose."""
         if not self.connected.is_set():
             return None
+        self._want(seq)
         tokens, confidence = self._sequences[seq].ahead.propose(suffix, limit)
         if not tokens:
             self._change(seq)
@@ -116,10 +125,12 @@ class ModelDrafter:
         return Draft(tuple(tokens), self.name, tuple(confidence))
 
     def wait(self, seq: int) -> float:
-        """See Drafter.wait: one more step of the draft process, unless it has stopped for this text."""
+        """See Drafter.wait: one more step of the draft process, unless it has stopped for this text. Who asks wants it
+        to go on."""
         sequence = self._sequences[seq]
         ahead = sequence.ahead
-        drafting = ahead.survival >= sequence.least and len(ahead.drafts) < _AHEAD
+        drafting = sequence.wanted and ahead.survival >= sequence.least and len(ahead.drafts) < _AHEAD
+        self._want(seq)
         return self._step_seconds if self.connected.is_set() and self._step_seconds and drafting else inf
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
@@ -128,7 +139,9 @@ class ModelDrafter:
         for confidence, hit in sequence.ahead.commit(tokens):
             self._acceptance.learn(self.name, 0, confidence, hit)
         sequence.pace.commit(len(tokens), asyncio.get_running_loop().time())
-        self._change(seq)
+        sequence.unasked += 1
+        if sequence.wanted:
+            self._change(seq)
 
     def end(self, seq: int) -> None:
         """See Drafter.end."""
@@ -136,6 +149,12 @@ class ModelDrafter:
             self._changed.discard(seq)
             self._ended.append(seq)
             self._news.set()
+
+    def _want(self, seq: int) -> None:
+        """Somebody asks for drafts of this text, or when they come."""
+        if not self._sequences[seq].wanted:
+            self._change(seq)
+        self._sequences[seq].unasked = 0
 
     # --- the talk ---------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from shoal.errors import PlanError
+from shoal.tasks import end_task
 from shoal_router.fleet.choice import limit_of, ranking
 from shoal_router.fleet.moves import move_all, offers_of, spread
 from shoal_router.generation import (
@@ -39,7 +40,6 @@ from shoal_router.mailbox import Mailbox, answer
 from shoal_router.observer import StepObserver
 from shoal_router.pipeline.board import StageBoard
 from shoal_router.pipeline.interface import Pipeline, PipelineOpener, Progress
-from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.speculation import SpeculationStats
 from shoal_router.step_loop import StepLoop, StepLoopSettings
@@ -85,7 +85,7 @@ class Fleet:
         opener_of: Callable[[int], PipelineOpener],
         settings: StepLoopSettings | None = None,
         *,
-        drafter: Drafter | None = None,
+        drafter: GuardedDrafter | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_seconds: float = LOOK_SECONDS,
         observer_of: Callable[[int], StepObserver] = lambda _: StepObserver(),
@@ -95,7 +95,7 @@ class Fleet:
         self._observer_of = observer_of
         self._settings = settings or StepLoopSettings()
         # One guard for all: a drafter that broke at one loop missed what happened there, and is of no use at others.
-        self._drafter = GuardedDrafter(drafter) if drafter is not None else None
+        self._drafter = drafter
         self._clock = clock
         self._look_seconds = look_seconds
         self.speculation = SpeculationStats()
@@ -127,11 +127,8 @@ class Fleet:
 
     async def stop(self) -> None:
         """Fail what is still running and close every pipeline."""
-        if self._tending is not None:
-            self._tending.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._tending
-            self._tending = None
+        await end_task(self._tending)
+        self._tending = None
         await asyncio.gather(*(loop.stop() for loop in self._everywhere), *self._closing)
 
     def status(self) -> GeneratorStatus:

@@ -143,8 +143,10 @@ class Speculator:
 
         `users`: sequences that decode. With more of them than the ring takes, nobody waits.
         """
+        if users > self.credits or not seq.room:
+            return None
         coming = self._drafter.wait(seq.id)
-        if coming == inf or users > self.credits or not seq.room:
+        if coming == inf:
             return None
         if seq.held is None:
             seq.held = now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import uvloop
@@ -19,9 +18,6 @@ from shoal_stage.engine.settings import EngineKind
 from shoal_stage.server.process import serve_until_told
 from shoal_stage.server.stage import Patience
 
-_NICENESS = 10
-"""Drafting is for the time that stages leave: one that computes on the same cores must not be slowed down by it."""
-
 
 def draft(argv: Sequence[str]) -> int:
     """Draft until told to stop; returns the exit code. Raises ShoalError."""
@@ -29,7 +25,6 @@ def draft(argv: Sequence[str]) -> int:
     if settings.die_with_parent:
         die_with_parent()
     log_to_stderr()
-    os.nice(_NICENESS)
     manifest = read_manifest(settings.model)
     verify_files(settings.model, manifest.tokenizer)
     return uvloop.run(_run(settings, manifest, read_vocabulary(settings.model, manifest)))

@@ -9,11 +9,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import count
 
 from shoal.errors import ShoalError, StageError
+from shoal.tasks import end_task
 from shoal.wire.drafts import DraftModel, ProposeReply, ProposeRequest
 from shoal.wire.errors import StageFailed, StageNotReady
 from shoal.wire.messages import StageState
@@ -93,10 +93,7 @@ class DraftServer:
         self._end_streams(StageNotReady("draft process is stopping"))
         # A load cannot be interrupted, and a hung step will not end: nobody waits for either.
         finished = await self._thread.stop(self._patience.drain if waits else _GONE_SECONDS)
-        if self._watch is not None:
-            self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
+        await end_task(self._watch)
         await self._port.close()
         return finished
 

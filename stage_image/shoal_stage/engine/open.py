@@ -32,7 +32,7 @@ def open_engine(
         raise UsageError("no engine of this version runs on the NPU, which takes fixed shapes only: use the GPU or CPU")
     if settings.device is not Device.CPU and manifest.keeps_stored:
         raise UsageError(
-            f"{directory} keeps its checkpoint's own 4-bit numbers, whose zero points only CPUs take: "
+            f"{directory} keeps its checkpoint's own 4-bit numbers, in a form that only CPUs are known to take: "
             "compile it for the GPU, with a group size or without --keep-stored"
         )
     if settings.device is not Device.CPU:

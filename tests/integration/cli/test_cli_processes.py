@@ -16,6 +16,7 @@ import pytest
 
 from shoal.errors import IntegrityError, ResourceError, StageError
 from shoal.plan.document import Device, MemorySum, PipelinePlan, Plan, StagePlan, Standby
+from shoal_cli.local.logfile import keep_short
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.process import ManagedProcess
 from shoal_cli.local.restarts import ATTEMPTS, Restarts
@@ -58,7 +59,8 @@ async def died(pid: int) -> None:
 async def process(tmp_path: Path) -> AsyncIterator[object]:
     made: list[ManagedProcess] = []
 
-    async def start(*parts: str, name: str = "stage 0") -> ManagedProcess:
+    async def start(*parts: str, name: str = "stage 0", folder: Path | None = None) -> ManagedProcess:
+        parts = parts if folder is None else (f"import os; os.chdir({str(folder)!r})\n", *parts)
         made.append(ManagedProcess(name, script(*parts), tmp_path / "log", dict(os.environ)))
         await made[-1].start()
         return made[-1]
@@ -74,6 +76,20 @@ async def test_events_are_read_and_everything_else_goes_to_the_log(process, tmp_
     assert (await child.event("listening", 10))["address"] == "127.0.0.1:1"
     await child.event("ready", 10)
     assert "hello" in (tmp_path / "log").read_text()
+
+
+async def test_a_log_does_not_grow_without_end(process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal_cli.local.process.LOG_SECONDS", 0.01)
+    monkeypatch.setattr("shoal_cli.local.process.keep_short", lambda log: keep_short(log, longest=10_000))
+    child = await process(
+        "import os\n",
+        "while not os.path.exists('log.1'):\n    os.write(2, b'words ' * 100 + b'\\n')\n",
+        say(event="ready"),
+        WAIT,
+        folder=tmp_path,
+    )
+    await child.event("ready", 30)
+    assert "words words" in (tmp_path / "log.1").read_text()
 
 
 async def test_a_death_before_the_event_is_reported_with_its_last_words(process) -> None:

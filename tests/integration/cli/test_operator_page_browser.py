@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,8 +136,21 @@ def test_the_page_shows_every_model_and_follows_what_happens(browser: Browser, a
         expect(llama).to_contain_text("layers 40-79, head")
         expect(llama).to_contain_text("8.4 tokens/s")
         expect(llama).to_contain_text("kubectl port-forward -n ai service/llama-70b 8000:8000")
+        expect(llama.locator(".conditions")).to_contain_text(re.compile(r"True since \d+ \w+, \d\d:\d\d · Serving"))
         assert faults(page) == []
         page.screenshot(path=artefacts / "models-light.png", full_page=True)
+
+        # By the keyboard: past the header to the models, and the theme.
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to models")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("#models")).to_be_focused()
+        page.keyboard.press("Shift+Tab")
+        theme = page.locator("#theme")
+        expect(theme).to_be_focused()
+        before = theme.get_attribute("aria-label")
+        page.keyboard.press("Enter")
+        expect(theme).not_to_have_attribute("aria-label", before or "")
 
         # A PC is in use, another one is lost: on the same page, the model that suffers first.
         page.evaluate("window.unchanged = true")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bench.hop import hop_bytes
 from bench.latency import Latencies, gaps, percentile, ttft
-from bench.measure import Spread
+from bench.measure import Spread, alternate
 from bench.prefill import apart, random_prompts
 from bench.report import Report
 from bench.systems.cut import cut_blocks, even_steps
@@ -88,3 +90,19 @@ def test_prompts_are_never_the_same_twice():
     prompts = random_prompts(1000)
     assert prompts(20) != prompts(20)
     assert max(prompts(500)) < 1000
+
+
+def test_mirrored_rounds_go_backwards_every_second_time() -> None:
+    order: list[str] = []
+
+    def measure(name: str) -> Callable[[], float]:
+        def figure() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return figure
+
+    measured = alternate({name: measure(name) for name in "abc"}, 2, mirrored=True)
+
+    assert "".join(order) == "abccbaabc"
+    assert measured.figures == {"a": [6.0, 7.0], "b": [5.0, 8.0], "c": [4.0, 9.0]}

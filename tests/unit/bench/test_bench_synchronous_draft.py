@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -12,14 +11,9 @@ from shoal.errors import ResourceError, UsageError
 from shoal.vocabulary import Vocabulary
 from shoal_stage.draft.fake import VOCABULARY, start_draft
 from shoal_stage.engine.fake import greedy_text
+from shoaltest.waiting import until_elsewhere
 
 PROMPT = [3, 1, 4]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread
-            await asyncio.sleep(0.005)
 
 
 async def test_it_waits_until_all_ids_are_there():
@@ -37,7 +31,7 @@ async def test_it_waits_until_all_ids_are_there():
             drafter.commit(7, news)
             text += news
         drafter.end(7)
-        await until(lambda: not draft.engine.live)
+        await until_elsewhere(lambda: not draft.engine.live)
 
 
 async def test_a_draft_process_that_breaks_off_is_not_forgotten():

@@ -12,6 +12,7 @@ from shoal_cli.gateway import ClusterRoutes, table_of, watched
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.fake import FakeCluster
 from shoal_operator.cluster.kinds import SHARDED_MODEL, Ref
+from shoaltest.waiting import until
 
 
 def model(name: str, namespace: str = "ai", created: str = "2026-01-01T00:00:00Z", names=(), port=8000):
@@ -20,12 +21,6 @@ def model(name: str, namespace: str = "ai", created: str = "2026-01-01T00:00:00Z
         spec["model"]["servedNames"] = list(names)
     metadata = {"name": name, "namespace": namespace, "creationTimestamp": created}
     return {"apiVersion": "shoal.dev/v1alpha1", "kind": "ShardedModel", "metadata": metadata, "spec": spec}
-
-
-async def settled(condition) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - the informer has no event for a change
-            await asyncio.sleep(0)
 
 
 def test_names_lead_to_services() -> None:
@@ -58,9 +53,9 @@ async def test_routes_follow_the_cluster() -> None:
     async with watched(cluster, cache, ("ai",)):
         assert list(routes.table()) == ["a"]
         cluster.put(model("c"))
-        await settled(lambda: list(routes.table()) == ["a", "c"])
+        await until(lambda: list(routes.table()) == ["a", "c"])
         cluster.remove(Ref(SHARDED_MODEL, "ai", "a"))
-        await settled(lambda: list(routes.table()) == ["c"])
+        await until(lambda: list(routes.table()) == ["c"])
 
 
 async def test_who_may_not_list_is_told(monkeypatch) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,28 +111,45 @@ MakeHuggingFace = Callable[..., Tiny]
 MakeGguf = Callable[..., Tiny]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """What no test looks at and every block waits for: that bytes are on the disk before the power fails."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @pytest.fixture
 def make_hf(tmp_path: Path) -> MakeHuggingFace:
-    """Writes a Hugging Face directory; `shards` files with an index, weights as `dtype`."""
+    """See `write_hf`; in the test's own folder."""
+    return partial(write_hf, tmp_path)
 
-    def make(family: str = "llama", *, shards: int = 1, dtype: Any = np.float32, name: str = "hf", **changes: Any):
-        directory = tmp_path / name
-        directory.mkdir()
-        config = config_of(family, **changes)
-        tensors = {key: value.astype(dtype) for key, value in tensors_of(config).items()}
-        (directory / "config.json").write_text(json.dumps(config))
-        (directory / "tokenizer.json").write_text(tokenizer_json())
-        (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
-        if shards == 1:
-            save_file(tensors, directory / "model.safetensors")
-        else:
-            where = {key: f"model-{number % shards}.safetensors" for number, key in enumerate(tensors)}
-            for file in sorted(set(where.values())):
-                save_file({key: tensors[key] for key in tensors if where[key] == file}, directory / file)
-            (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-        return Tiny(directory, config, {key: value.astype(np.float32) for key, value in tensors.items()})
 
-    return make
+@pytest.fixture(scope="session")
+def make_hf_in() -> MakeHuggingFace:
+    """See `write_hf`; for what several tests share."""
+    return write_hf
+
+
+def write_hf(
+    folder: Path, family: str = "llama", *, shards: int = 1, dtype: Any = np.float32, name: str = "hf", **changes: Any
+) -> Tiny:
+    """A Hugging Face directory; `shards` files with an index, weights as `dtype`."""
+    directory = folder / name
+    directory.mkdir()
+    config = config_of(family, **changes)
+    tensors = {key: value.astype(dtype) for key, value in tensors_of(config).items()}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "tokenizer.json").write_text(tokenizer_json())
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
+    if shards == 1:
+        save_file(tensors, directory / "model.safetensors")
+    else:
+        where = {key: f"model-{number % shards}.safetensors" for number, key in enumerate(tensors)}
+        for file in sorted(set(where.values())):
+            save_file({key: tensors[key] for key in tensors if where[key] == file}, directory / file)
+        (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return Tiny(directory, config, {key: value.astype(np.float32) for key, value in tensors.items()})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from shoal.errors import ManifestError, ResourceError, UsageError
 from shoal.manifest import Precision, read_manifest, verify_files
-from shoal_stage.compile import CompileOptions, compile_model
+from shoal_stage.compile import CompileOptions, compile_model, compiler
 from shoal_stage.compile.workplace import Workplace
 
 F32 = CompileOptions(Precision.F32)
@@ -48,21 +48,36 @@ def written(monkeypatch):
     return names
 
 
-@pytest.fixture
-def half(make_hf, tmp_path):
-    """A checkpoint whose compile stopped before its second layer."""
-    tiny = make_hf("llama")
-    destination = tmp_path / "model"
+@pytest.fixture(scope="module", autouse=True)
+def unchecked():
+    """What a layer's graph becomes on this CPU is the families' tests'; here it would be half of every compile."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(compiler, "check_layer", lambda model: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def interrupted(make_hf_in, tmp_path_factory):
+    """A folder with a checkpoint whose compile stopped before its second layer."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    tiny = make_hf_in(folder, "llama")
     with pytest.raises(Interrupted):
-        compile_model(tiny.path, destination, F32, interrupt_at("layer-001"))
-    assert not destination.exists()
-    return tiny, destination
+        compile_model(tiny.path, folder / "model", F32, interrupt_at("layer-001"))
+    assert not (folder / "model").exists()
+    return folder
+
+
+@pytest.fixture
+def half(interrupted, tmp_path):
+    """Such a checkpoint and where its compile goes on, of the test's own."""
+    folder = shutil.copytree(interrupted, tmp_path / "half")
+    return folder / "hf", folder / "model"
 
 
 def test_an_interrupted_compile_goes_on_at_the_first_missing_block(half, monkeypatch):
-    tiny, destination = half
+    checkpoint, destination = half
     names = written(monkeypatch)
-    compile_model(tiny.path, destination, F32)
+    compile_model(checkpoint, destination, F32)
     assert names == ["layer-001", "head"]
     manifest = read_manifest(destination)
     verify_files(destination, manifest.files_of(0, 4) + manifest.tokenizer)
@@ -72,13 +87,13 @@ def test_an_interrupted_compile_goes_on_at_the_first_missing_block(half, monkeyp
 
 
 def test_a_damaged_block_is_written_again(half, monkeypatch):
-    tiny, destination = half
+    checkpoint, destination = half
     block = destination.with_name("model.partial") / "blocks" / "layer-000.bin"
     raw = bytearray(block.read_bytes())
     raw[100] ^= 1
     block.write_bytes(raw)
     names = written(monkeypatch)
-    compile_model(tiny.path, destination, F32)
+    compile_model(checkpoint, destination, F32)
     assert names == ["layer-000", "layer-001", "head"]
     manifest = read_manifest(destination)
     verify_files(destination, manifest.files_of(0, 4))
@@ -86,23 +101,23 @@ def test_a_damaged_block_is_written_again(half, monkeypatch):
 
 @pytest.mark.parametrize("change", ["options", "checkpoint"])
 def test_other_inputs_start_anew(half, monkeypatch, change):
-    tiny, destination = half
+    checkpoint, destination = half
     options = CompileOptions(Precision.F16) if change == "options" else F32
     if change == "checkpoint":
-        weights = tiny.path / "model.safetensors"
+        weights = checkpoint / "model.safetensors"
         raw = bytearray(weights.read_bytes())
         raw[-1] ^= 1
         weights.write_bytes(raw)
     names = written(monkeypatch)
-    compile_model(tiny.path, destination, options)
+    compile_model(checkpoint, destination, options)
     assert names == ["embed", "layer-000", "layer-001", "head"]
 
 
 def test_a_broken_journal_starts_anew(half, monkeypatch):
-    tiny, destination = half
+    checkpoint, destination = half
     (destination.with_name("model.partial") / "journal.json").write_text("{")
     names = written(monkeypatch)
-    compile_model(tiny.path, destination, F32)
+    compile_model(checkpoint, destination, F32)
     assert len(names) == 4
 
 
@@ -154,15 +169,15 @@ def test_a_finished_model_is_not_compiled_again(make_hf, tmp_path, monkeypatch):
 
 
 def test_two_compiles_at_once_are_kept_apart(half):
-    tiny, destination = half
+    checkpoint, destination = half
     handle = os.open(destination.with_name("model.partial"), os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         with pytest.raises(ResourceError, match=r"another compile is writing .*model\.partial"):
-            compile_model(tiny.path, destination, F32)
+            compile_model(checkpoint, destination, F32)
     finally:
         os.close(handle)
-    compile_model(tiny.path, destination, F32)
+    compile_model(checkpoint, destination, F32)
 
 
 def test_too_little_space_is_said_in_numbers_before_anything_is_written(make_hf, tmp_path, monkeypatch):

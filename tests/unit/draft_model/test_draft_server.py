@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import grpc
 import pytest
@@ -15,21 +16,17 @@ from shoal.errors import ResourceError
 from shoal.vocabulary import Vocabulary
 from shoal.wire.drafts import DraftText, ProposeReply, ProposeRequest, decode_reply, encode_propose
 from shoal.wire.errors import StageExhausted, StageNotReady, from_rpc_error
+from shoal.wire.messages import Row
 from shoal.wire.stage_pb2_grpc import DraftStub
 from shoal_router.draft.model import DraftTimes, ModelDrafter
 from shoal_router.schedule.drafting import Draft
 from shoal_stage.draft.fake import VOCABULARY, DraftHandle, start_draft
 from shoal_stage.engine.fake import FakeEngine, greedy_text
 from shoal_stage.server.stage import Patience
+from shoaltest.waiting import until_elsewhere
 
 PROMPT = [5, 6, 7]
 QUICK = DraftTimes(connect=5.0, first_pause=0.01, longest_pause=0.05)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread or process
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -52,7 +49,7 @@ async def drafts(drafter: ModelDrafter, seq: int, suffix: list[int], count: int)
             found.append(draft)
         return bool(found)
 
-    await until(enough)
+    await until_elsewhere(enough)
     return found[0]
 
 
@@ -73,7 +70,30 @@ async def test_drafts_run_ahead_of_committed_and_of_sent_text() -> None:
         assert list((await drafts(drafter, 2, [4], 1)).tokens) == greedy_text([9, 9, 4], 1)
         drafter.end(1)
         drafter.end(2)
-        await until(lambda: not draft.engine.live)
+        await until_elsewhere(lambda: not draft.engine.live)
+
+
+async def test_a_text_whose_drafts_nobody_asks_for_is_left_alone_until_somebody_does() -> None:
+    fed: list[int] = []
+
+    def feed(rows: Sequence[Row]) -> None:
+        for row in rows:
+            fed.extend(row.tokens)
+
+    async with start_draft(on_run=feed) as draft, drafter_of(draft.address) as drafter:
+        drafter.begin(1, PROMPT, "")
+        drafter.begin(2, [9, 9], "")
+        await drafts(drafter, 1, [], 1)
+        for told in (240, 241):
+            drafter.commit(1, [told])
+        await until_elsewhere(lambda: 241 in fed)
+        drafter.commit(1, [242])
+        # Behind what is told of the other text nothing of this one can still be on its way.
+        await drafts(drafter, 2, [4], 1)
+        assert 242 not in fed
+        assert drafter.wait(1) == inf
+        await until_elsewhere(lambda: 242 in fed)
+        assert list((await drafts(drafter, 1, [], 1)).tokens) == greedy_text([*PROMPT, 240, 241, 242], 1)
 
 
 async def test_case_p8_a_lost_draft_process_is_said_once_costs_no_answer_and_is_found_again(
@@ -85,12 +105,12 @@ async def test_case_p8_a_lost_draft_process_is_said_once_costs_no_answer_and_is_
             drafter.begin(1, PROMPT, "")
             await drafts(drafter, 1, [], 1)
             await first.server.stop()
-            await until(lambda: not drafter.connected.is_set())
+            await until_elsewhere(lambda: not drafter.connected.is_set())
             assert drafter.propose(1, [], 4) is None
             drafter.commit(1, [40, 41])
             drafter.begin(2, [8], "")
             drafter.end(2)
-            await until(lambda: "no drafts from" in caplog.text)
+            await until_elsewhere(lambda: "no drafts from" in caplog.text)
             async with start_draft(listen=address):
                 for expected in greedy_text([*PROMPT, 40, 41], 6):
                     assert list((await drafts(drafter, 1, [], 1)).tokens) == [expected], "aligned, and stays so"
@@ -103,7 +123,7 @@ async def test_another_vocabulary_is_refused_for_good_and_by_name(caplog: pytest
     other = Vocabulary("target-8b", 300, "e" * 64)
     async with start_draft() as draft, drafter_of(draft.address, other) as drafter:
         drafter.begin(1, PROMPT, "")
-        await until(lambda: "vocabulary" in caplog.text)
+        await until_elsewhere(lambda: "vocabulary" in caplog.text)
         assert "draft model fake has a vocabulary of 256 tokens, target-8b one of 300" in caplog.text
         assert drafter.propose(1, [], 4) is None
         assert not draft.engine.live
@@ -115,7 +135,7 @@ async def test_a_slow_draft_process_never_makes_the_router_wait() -> None:
         try:
             await asyncio.wait_for(drafter.connected.wait(), 10)
             drafter.begin(1, PROMPT, "")
-            await until(lambda: draft.server._thread.busy_seconds() > 0)
+            await until_elsewhere(lambda: draft.server._thread.busy_seconds() > 0)
             assert drafter.propose(1, [], 4) is None
             drafter.commit(1, [50])
         finally:
@@ -186,11 +206,11 @@ async def test_case_71_a_draft_engine_without_memory_ends_its_process_and_nothin
         drafter.begin(1, PROMPT, "")
         await asyncio.wait_for(draft.server.failed.wait(), 10)
         assert str(draft.server.failure) == "no memory for the draft's KV"
-        await until(lambda: not drafter.connected.is_set())
+        await until_elsewhere(lambda: not drafter.connected.is_set())
         assert drafter.propose(1, [], 4) is None
         drafter.commit(1, [3])
         drafter.end(1)
-        await until(lambda: "no memory for the draft's KV" in caplog.text)
+        await until_elsewhere(lambda: "no memory for the draft's KV" in caplog.text)
 
 
 async def test_a_step_that_hangs_ends_the_process_and_its_streams() -> None:
@@ -202,7 +222,7 @@ async def test_a_step_that_hangs_ends_the_process_and_its_streams() -> None:
                 drafter.begin(1, PROMPT, "")
                 await asyncio.wait_for(draft.server.failed.wait(), 10)
                 assert "hangs" in str(draft.server.failure)
-                await until(lambda: not drafter.connected.is_set())
+                await until_elsewhere(lambda: not drafter.connected.is_set())
                 assert not await draft.server.stop()
         finally:
             gate.set()
@@ -227,4 +247,4 @@ async def test_a_router_that_is_gone_takes_its_texts_with_it() -> None:
         async with drafter_of(draft.address) as drafter:
             drafter.begin(1, PROMPT, "")
             await drafts(drafter, 1, [], 1)
-        await until(lambda: not draft.engine.live)
+        await until_elsewhere(lambda: not draft.engine.live)

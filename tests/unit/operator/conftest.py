@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.fake import FakeCluster
 from shoal_operator.cluster.fake_workloads import FakeWorkloads
 from shoal_operator.cluster.kinds import CHILDREN, NODE, POD, SHARDED_MODEL, Object, Ref
-from shoal_operator.figures import FakeFigures
+from shoal_operator.cluster.routers import FakeRouters
 from shoal_operator.reconcile.reconciler import Outcome, Reconciler
 from shoal_operator.settings import OperatorSettings
 
@@ -78,9 +80,9 @@ class Office:
     def new_operator(self) -> None:
         """The operator starts afresh: cache and memory are empty."""
         self.cache = Cache()
-        self.figures = FakeFigures()
+        self.routers = FakeRouters()
         self.reconciler = Reconciler(
-            self.cluster, self.cache, self.settings, figures=self.figures, wall=lambda: self.now
+            self.cluster, self.cache, self.settings, routers=self.routers, wall=lambda: self.now
         )
 
     def refresh(self) -> None:
@@ -133,11 +135,17 @@ class Office:
 
 def sharded_model(name: str = "llama-8b", **spec: Any) -> Object:
     """examples/llama-3.1-8b.yaml with changes, as the API server would hold it in namespace `ai`; no standbys."""
-    body = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    body = copy.deepcopy(_example())
     body["spec"]["placement"]["sparePods"] = 0
     body["metadata"] |= {"name": name, "namespace": "ai"}
     body["spec"] |= spec
     return body
+
+
+@cache
+def _example() -> Object:
+    parsed: Object = yaml.safe_load((ROOT / "examples/llama-3.1-8b.yaml").read_text())
+    return parsed
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -18,16 +18,9 @@ from shoal_operator.controller import SILENCE_SECONDS, UNDELIVERED_SECONDS, Cont
 from shoal_operator.errors import LeadershipLost, api_error
 from shoal_operator.health import serve_health
 from shoal_operator.settings import OperatorSettings
+from shoaltest.waiting import until_elsewhere
 
 KEY = Ref(SHARDED_MODEL, "ai", "llama-8b")
-
-
-async def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    """The first true value of the condition."""
-    async with asyncio.timeout(seconds):
-        while not (value := condition()):  # noqa: ASYNC110 - what is waited for is not the test's to signal
-            await asyncio.sleep(0.01)
-        return value
 
 
 @asynccontextmanager
@@ -59,11 +52,11 @@ async def serving(office: Any) -> None:
         conditions = office.model().get("status", {}).get("conditions", [])
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    await eventually(ready)
+    await until_elsewhere(ready)
 
 
 async def settled(office: Any, controller: Controller) -> None:
-    await eventually(lambda: controller.queue.length == 0 or not _due_soon(controller))
+    await until_elsewhere(lambda: controller.queue.length == 0 or not _due_soon(controller))
 
 
 def _due_soon(controller: Controller) -> bool:
@@ -87,7 +80,7 @@ async def test_case_91_a_change_of_a_child_alone_is_enough(office):
     async with running(office):
         await serving(office)
         office.cluster.remove(Ref(SERVICE, "ai", "llama-8b"))
-        await eventually(lambda: Ref(SERVICE, "ai", "llama-8b") in office.cluster.objects)
+        await until_elsewhere(lambda: Ref(SERVICE, "ai", "llama-8b") in office.cluster.objects)
 
 
 async def test_an_operator_that_starts_late_finds_everything(office):
@@ -96,7 +89,7 @@ async def test_an_operator_that_starts_late_finds_everything(office):
     names = office.names(DEPLOYMENT)
     before = len(office.cluster.writes)
     async with running(office) as controller:
-        await eventually(lambda: controller.metrics.leading._value.get() == 1)
+        await until_elsewhere(lambda: controller.metrics.leading._value.get() == 1)
         await settled(office, controller)
         assert office.names(DEPLOYMENT) == names
         assert [ref for _, ref in office.cluster.writes[before:] if ref.kind.kind != "Lease"] == []
@@ -113,7 +106,7 @@ async def test_a_leader_that_loses_its_lease_ends(office):
     settings = OperatorSettings(lease_seconds=3)
     controller = Controller(office.cluster, settings)
     task = asyncio.create_task(controller.run())
-    await eventually(lambda: controller.metrics.leading._value.get() == 1)
+    await until_elsewhere(lambda: controller.metrics.leading._value.get() == 1)
 
     def no_leases(call: Call) -> None:
         if call.ref.kind.kind == "Lease":
@@ -142,7 +135,7 @@ async def test_case_101_a_watch_that_is_deaf_is_noticed_and_made_up_for(office):
 
 async def test_case_101_a_watch_that_is_silent_fails_liveness(office):
     async with running(office) as controller:
-        await eventually(lambda: controller.ready)
+        await until_elsewhere(lambda: controller.ready)
         now = asyncio.get_running_loop().time()
         assert controller.unhealthy(now) is None
         assert "silent" in (controller.unhealthy(now + SILENCE_SECONDS + 1) or "")
@@ -201,11 +194,11 @@ async def test_a_model_that_waits_for_room_gets_it_when_another_goes(make_office
     office = make_office(make_node("pc-01", "28Gi"))
     office.cluster.put(make_model("first"))
     async with running(office):
-        await eventually(lambda: _condition(office, "first", "Ready") == "True")
+        await until_elsewhere(lambda: _condition(office, "first", "Ready") == "True")
         office.cluster.put(make_model("second"))
-        await eventually(lambda: _condition(office, "second", "Planned") == "False")
+        await until_elsewhere(lambda: _condition(office, "second", "Planned") == "False")
         office.cluster.remove(Ref(SHARDED_MODEL, "ai", "first"))
-        await eventually(lambda: _condition(office, "second", "Ready") == "True")
+        await until_elsewhere(lambda: _condition(office, "second", "Ready") == "True")
 
 
 def _condition(office: Any, name: str, kind: str) -> str:
@@ -220,7 +213,7 @@ async def test_a_new_node_wakes_everybody(make_office, make_node, make_model):
     office = make_office()
     office.cluster.put(make_model())
     async with running(office):
-        await eventually(lambda: _condition(office, "llama-8b", "Planned") == "False")
+        await until_elsewhere(lambda: _condition(office, "llama-8b", "Planned") == "False")
         office.cluster.put(make_node("pc-01", "28Gi"))
-        await eventually(lambda: _condition(office, "llama-8b", "Ready") == "True")
+        await until_elsewhere(lambda: _condition(office, "llama-8b", "Ready") == "True")
         assert Ref(NODE, "", "pc-01") in office.cluster.objects

@@ -108,9 +108,9 @@ def make(make_office, make_node, make_model) -> Callable[[], Any]:
     return lambda: office_of(make_office, make_node, make_model)
 
 
-@pytest.mark.parametrize("happened", [False, True], ids=["before", "after"])
-async def test_an_operator_that_dies_between_any_two_calls_changes_nothing_in_the_end(make, happened):
-    await check_every_call(make, ["died"], happened)
+async def test_an_operator_that_dies_between_any_two_calls_changes_nothing_in_the_end(make):
+    """Before each call, that is after the one before it: what the operator had in mind is gone either way."""
+    await check_every_call(make, ["died"], happened=False)
 
 
 @pytest.mark.parametrize("happened", [False, True], ids=["before", "after"])

@@ -13,7 +13,7 @@ from aiohttp import web
 from shoal_operator.cluster import routers
 from shoal_operator.cluster.cache import Cache
 from shoal_operator.cluster.kinds import CONFIG_MAP, POD, Ref
-from shoal_operator.cluster.routers import RouterSilent, listen
+from shoal_operator.cluster.routers import HttpRouters, RouterSilent
 from shoal_operator.lost import LostStages
 
 SPARE = {"nodeSelector": {"shoal.dev/platform": "lunar-lake"}, "sparePods": 1}
@@ -169,7 +169,7 @@ async def test_the_words_of_a_real_stream_are_understood(monkeypatch):
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     monkeypatch.setattr(routers.names, "METRICS_PORT", runner.addresses[0][1])
-    assert [each async for each in listen("127.0.0.1")] == [frozenset(), frozenset({"a:1"})]
+    assert [each async for each in HttpRouters().lost("127.0.0.1")] == [frozenset(), frozenset({"a:1"})]
     await runner.cleanup()
     with pytest.raises(RouterSilent, match=r"127\.0\.0\.1 says nothing"):
-        await anext(listen("127.0.0.1"))
+        await anext(HttpRouters().lost("127.0.0.1"))

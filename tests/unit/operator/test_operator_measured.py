@@ -11,7 +11,7 @@ from shoal.measured import MEASURED_PATH, Measured, placement_of
 from shoal.plan.document import Plan
 from shoal_operator import names
 from shoal_operator.cluster.kinds import CONFIG_MAP, POD, Ref
-from shoal_operator.figures import RouterFigures
+from shoal_operator.cluster.routers import HttpRouters
 
 ADDRESS = "10.42.0.7"
 
@@ -44,7 +44,7 @@ async def test_it_is_written_once_and_asked_for_no_more(ready):
     assert "measured" not in ready.model()["status"]
     outcome = await ready.reconcile()
     assert outcome.look_again == 10
-    ready.figures.found[ADDRESS] = measured(placement_of(plan_of(ready)))
+    ready.routers.found[ADDRESS] = measured(placement_of(plan_of(ready)))
     writes = len(ready.cluster.writes)
     outcome = await ready.reconcile()
     assert ready.model()["status"]["measured"] == {
@@ -55,26 +55,26 @@ async def test_it_is_written_once_and_asked_for_no_more(ready):
     }
     assert len(ready.cluster.writes) == writes + 1
     assert outcome.look_again > 1000
-    asked = len(ready.figures.asked)
-    ready.figures.found[ADDRESS] = measured(placement_of(plan_of(ready)), rate=9.9)
+    asked = len(ready.routers.asked)
+    ready.routers.found[ADDRESS] = measured(placement_of(plan_of(ready)), rate=9.9)
     for _ in range(3):
         await ready.reconcile()
-    assert len(ready.figures.asked) == asked
+    assert len(ready.routers.asked) == asked
     assert len(ready.cluster.writes) == writes + 1
 
 
 async def test_an_operator_that_starts_afresh_asks_nobody(ready):
-    ready.figures.found[ADDRESS] = measured(placement_of(plan_of(ready)))
+    ready.routers.found[ADDRESS] = measured(placement_of(plan_of(ready)))
     await ready.reconcile()
     writes = len(ready.cluster.writes)
     ready.new_operator()
     await ready.reconcile()
-    assert ready.figures.asked == []
+    assert ready.routers.asked == []
     assert len(ready.cluster.writes) == writes
 
 
 async def test_figures_of_another_plan_are_not_taken(ready):
-    ready.figures.found[ADDRESS] = measured("another")
+    ready.routers.found[ADDRESS] = measured("another")
     await ready.reconcile()
     assert "measured" not in ready.model()["status"]
 
@@ -83,7 +83,7 @@ async def test_stages_that_move_are_measured_anew(office):
     await office.settle()
     before = placement_of(plan_of(office))
     give_address(office)
-    office.figures.found[ADDRESS] = measured(before)
+    office.routers.found[ADDRESS] = measured(before)
     await office.reconcile()
     assert office.model()["status"]["measured"]["placement"] == before
     lost = plan_of(office).pipelines[0].stages[1].node
@@ -107,13 +107,13 @@ async def test_a_router_tells_over_http_and_one_that_does_not_is_no_failure(monk
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setattr(names, "METRICS_PORT", runner.addresses[0][1])
     try:
-        assert await RouterFigures().measured("127.0.0.1") is None
+        assert await HttpRouters().measured("127.0.0.1") is None
         said |= {"status": 200, "body": measured("here").model_dump_json(by_alias=True)}
-        assert await RouterFigures().measured("127.0.0.1") == measured("here")
+        assert await HttpRouters().measured("127.0.0.1") == measured("here")
         said |= {"body": json.dumps({"placement": "here"})}
-        assert await RouterFigures().measured("127.0.0.1") is None
+        assert await HttpRouters().measured("127.0.0.1") is None
         said |= {"body": "<html>"}
-        assert await RouterFigures().measured("127.0.0.1") is None
+        assert await HttpRouters().measured("127.0.0.1") is None
     finally:
         await runner.cleanup()
-    assert await RouterFigures().measured("127.0.0.1") is None
+    assert await HttpRouters().measured("127.0.0.1") is None

@@ -8,35 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import PlanError
-from shoal.manifest import ModelShape
-from shoal.plan import Device, ManualRange, ModelFacts, NodeFacts, PlanSpec, make_plan
+from shoal.plan import Device, ManualRange, PlanSpec, make_plan
 from shoal.plan.costs import Costs, memory_limit, usable_sites
 from shoal.plan.standby import covered, layers_of, missing_standbys, with_standbys
 from shoal.plan.sticky import keep_plan
-
-GIB = 1 << 30
-MIB = 1 << 20
-
-
-def model(layers: int = 12) -> ModelFacts:
-    shape = ModelShape(
-        family="llama",
-        layers=layers,
-        hidden_size=4096,
-        heads=32,
-        kv_heads=8,
-        head_size=128,
-        vocab_size=32000,
-        max_context=8192,
-    )
-    tensors = (250 * MIB, *(100 * MIB,) * layers, 250 * MIB)
-    return ModelFacts(shape, 250 * MIB, (400 * MIB,) * layers, 250 * MIB, tensors, "d" * 64)
-
-
-def node(name: str, gib: float = 12) -> NodeFacts:
-    size = int(gib * GIB)
-    return NodeFacts(name, (Device.GPU, Device.CPU), size, size, size)
-
+from shoaltest.plan_facts import model, node
 
 SPEC = PlanSpec(devices=(Device.GPU,), streams=1, max_context=1024, stage_count=2, spare_nodes=1)
 NODES = [node(f"pc-{number}") for number in range(1, 5)]

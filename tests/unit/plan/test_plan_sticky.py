@@ -9,35 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import PlanError
-from shoal.manifest import ModelShape
-from shoal.plan import Device, ManualRange, ModelFacts, NodeFacts, Plan, PlanSpec, make_plan
+from shoal.plan import Device, ManualRange, NodeFacts, Plan, PlanSpec, make_plan
 from shoal.plan.costs import Costs
+from shoal.plan.devices import MIB
 from shoal.plan.facts_json import facts_from_json, facts_to_json
 from shoal.plan.sticky import keep_plan
-
-GIB = 1 << 30
-MIB = 1 << 20
-
-
-def model(layers: int = 12, layer: int = 400 * MIB) -> ModelFacts:
-    shape = ModelShape(
-        family="llama",
-        layers=layers,
-        hidden_size=4096,
-        heads=32,
-        kv_heads=8,
-        head_size=128,
-        vocab_size=32000,
-        max_context=8192,
-    )
-    tensors = (250 * MIB, *(100 * MIB,) * layers, 250 * MIB)
-    return ModelFacts(shape, 250 * MIB, (layer,) * layers, 250 * MIB, tensors, "d" * 64)
-
-
-def node(name: str, gib: float = 12) -> NodeFacts:
-    size = int(gib * GIB)
-    return NodeFacts(name, (Device.GPU, Device.CPU), size, size, size)
-
+from shoaltest.plan_facts import model, node
 
 SPEC = PlanSpec(devices=(Device.GPU,), streams=1, max_context=1024)
 TWO = replace(SPEC, stage_count=2)

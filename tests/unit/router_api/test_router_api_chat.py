@@ -1,10 +1,9 @@
 """/v1/chat/completions: answers whole and streamed, in the shapes of openai-python's own types."""
 
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-
 from shoal.wire.messages import SamplingParams
 from shoal_router.request_check import check_request
 from shoal_router.text.fake import EOS_ID
+from shoaltest.openai_types import as_openai
 
 
 def content(chunks, index=0):
@@ -21,7 +20,7 @@ def content(chunks, index=0):
 async def test_a_whole_answer_has_openais_shape(bench) -> None:
     response = await bench.chat()
     assert response.status_code == 200
-    answer = ChatCompletion.model_validate(response.json(), strict=True, extra="forbid")
+    answer = as_openai("chat.ChatCompletion", response.json(), strict=True, extra="forbid")
     assert answer.choices[0].message.content == "Hello 😀 ไทย 世界"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.object == "chat.completion"
@@ -32,7 +31,7 @@ async def test_a_whole_answer_has_openais_shape(bench) -> None:
 async def test_every_chunk_has_openais_shape(bench, events) -> None:
     response = await bench.chat(stream=True, logprobs=True, top_logprobs=2, stream_options={"include_usage": True})
     chunks = events(response)[:-1]
-    parsed = [ChatCompletionChunk.model_validate(chunk, strict=True, extra="forbid") for chunk in chunks]
+    parsed = [as_openai("chat.ChatCompletionChunk", chunk, strict=True, extra="forbid") for chunk in chunks]
     assert {chunk.id for chunk in parsed} == {parsed[0].id}
     assert parsed[0].choices[0].delta.role == "assistant"
     assert parsed[0].choices[0].delta.content == ""

@@ -1,13 +1,14 @@
 """/v1/completions: prompts in every form, echo, the old logprobs."""
 
 import pytest
-from openai.types import Completion
+
+from shoaltest.openai_types import as_openai
 
 
 async def test_whole_and_streamed_have_openais_shape_and_agree(bench, events) -> None:
     bench.say("Hello 😀 ไทย")
     whole = await bench.complete(max_tokens=100, logprobs=2)
-    answer = Completion.model_validate(whole.json(), strict=True, extra="forbid")
+    answer = as_openai("Completion", whole.json(), strict=True, extra="forbid")
     assert answer.choices[0].text == "Hello 😀 ไทย"
     assert answer.choices[0].finish_reason == "stop"
     body = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": 2}
@@ -17,8 +18,11 @@ async def test_whole_and_streamed_have_openais_shape_and_agree(bench, events) ->
     assert usage["usage"] == whole.json()["usage"]
     for chunk in chunks[:-1]:  # openai-python's type wants a finish_reason in every chunk; OpenAI sends null
         assert chunk["choices"][0]["finish_reason"] is None
-        Completion.model_validate(
-            {**chunk, "choices": [{**chunk["choices"][0], "finish_reason": "stop"}]}, strict=True, extra="forbid"
+        as_openai(
+            "Completion",
+            {**chunk, "choices": [{**chunk["choices"][0], "finish_reason": "stop"}]},
+            strict=True,
+            extra="forbid",
         )
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer.choices[0].text
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["logprobs"]]

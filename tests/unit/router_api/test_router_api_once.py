@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from shoaltest.waiting import until
+
 BODY = {"model": "fake", "prompt": "hi"}
 
 
@@ -17,19 +19,13 @@ def held(bench):
     return bench.generator.gate
 
 
-async def begun(bench):
-    async with asyncio.timeout(5):
-        while not bench.generator.running:  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
-
-
 async def send(bench, key, **kwargs):
     return await bench.client.post("/v1/completions", json=BODY, headers={"Idempotency-Key": key}, **kwargs)
 
 
 async def test_case_12_a_request_that_still_runs_is_not_run_again_and_then_may_be(bench, held):
     first = asyncio.create_task(send(bench, "k1"))
-    await begun(bench)
+    await until(lambda: bench.generator.running)
     again = await send(bench, "k1")
     assert again.status_code == 409
     assert again.headers["retry-after"] == "1"
@@ -42,11 +38,9 @@ async def test_case_12_a_request_that_still_runs_is_not_run_again_and_then_may_b
 
 async def test_other_keys_and_requests_without_one_run_beside_it(bench, held):
     tasks = [asyncio.create_task(send(bench, "k1"))]
-    await begun(bench)
+    await until(lambda: bench.generator.running)
     tasks += [asyncio.create_task(send(bench, "k2")), asyncio.create_task(bench.complete())]
-    async with asyncio.timeout(5):
-        while bench.generator.running < 3:  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
+    await until(lambda: bench.generator.running == 3)
     held.set()
     assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * 3
 

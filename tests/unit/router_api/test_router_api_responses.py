@@ -3,13 +3,11 @@
 import json
 
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from shoal_router.api.responses.kept import KeptResponses
 from shoal_router.text.fake import CHATML_THINKS, CHATML_TOOLS, fake_text_model
+from shoaltest.openai_types import as_openai
 
-EVENT = TypeAdapter(ResponseStreamEvent)
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}, "strict": False}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
@@ -26,7 +24,7 @@ def events_of(response):
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         assert event["sequence_number"] == number
-        EVENT.validate_python(event)
+        as_openai("responses.ResponseStreamEvent", event)
         events.append(event)
     return events
 
@@ -37,7 +35,7 @@ def prompt_of(bench) -> str:
 
 async def test_a_text_whole_and_streamed(bench) -> None:
     whole = (await respond(bench, instructions="Be brief.", max_output_tokens=50)).json()
-    parsed = Response.model_validate(whole)
+    parsed = as_openai("responses.Response", whole)
     assert (parsed.status, parsed.output_text) == ("completed", "Hello 😀 ไทย 世界")
     assert parsed.usage.total_tokens == parsed.usage.input_tokens + parsed.usage.output_tokens
     assert prompt_of(bench).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi")
@@ -73,7 +71,7 @@ async def test_calls_and_reasoning_are_items_of_their_own(bench) -> None:
     bench.text = fake_text_model(template=CHATML_TOOLS + "{# </think> #}")
     bench.say(f"<think>Hm.</think>\nI look.{CALL}")
     body = (await respond(bench, tools=[WEATHER])).json()
-    Response.model_validate(body)
+    as_openai("responses.Response", body)
     assert [item["type"] for item in body["output"]] == ["reasoning", "message", "function_call"]
     assert body["output"][2]["arguments"] == '{"city": "Köln"}'
     events = events_of(await respond(bench, tools=[WEATHER], stream=True))
@@ -184,7 +182,7 @@ async def test_logprobs_of_the_text(bench) -> None:
     body = (await respond(bench, **asked)).json()
     (part,) = body["output"][0]["content"]
     assert len(part["logprobs"]) == len(bench.ids("Hello 😀 ไทย 世界"))
-    Response.model_validate(body)
+    as_openai("responses.Response", body)
     events = events_of(await respond(bench, stream=True, **asked))
     streamed = [e for event in events if event["type"] == "response.output_text.delta" for e in event["logprobs"]]
     assert streamed == part["logprobs"]

@@ -24,8 +24,11 @@ from shoal_router.generation import (
 )
 from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
+from shoaltest.answers import collect, solo_answer
+from shoaltest.waiting import until
 
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=60.0)
 SECONDS = 30
@@ -35,16 +38,6 @@ SECONDS = 30
 def ask(prompt, max_tokens=8, *, seed=0, **kwargs):
     params = SamplingParams(temperature=0.0, seed=seed, logprobs=kwargs.pop("logprobs", None))
     return GenerationRequest("r", tuple(prompt), params, max_tokens, **kwargs)
-
-
-def answer(request, max_context=FAKE_CAPACITY.max_context):
-    ids = list(request.prompt)
-    end = min(len(ids) + (request.max_tokens or max_context), max_context)
-    while len(ids) < end:
-        ids.append(hashed_token(ids, request.params))
-        if ids[-1] in request.stop_token_ids:
-            break
-    return ids[len(request.prompt) :]
 
 
 class Latch:
@@ -92,7 +85,8 @@ class Office:
 
     @asynccontextmanager
     async def running(self, settings=QUICK, drafter=None, wait_for=None):
-        fleet = Fleet(self.read, self.openers.__getitem__, settings, drafter=drafter, look_seconds=0.01)
+        guard = GuardedDrafter(drafter) if drafter is not None else None
+        fleet = Fleet(self.read, self.openers.__getitem__, settings, drafter=guard, look_seconds=0.01)
         await fleet.start()
         try:
             wanted = len(self.planned) if wait_for is None else wait_for
@@ -103,23 +97,8 @@ class Office:
             assert all(pipeline.closed for opener in self.openers.values() for pipeline in opener.opened)
 
 
-async def collect(fleet, request):
-    tokens, deltas = [], []
-    async for delta in fleet.generate(request):
-        deltas.append(delta)
-        tokens += delta.tokens
-    assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
-    return tokens, deltas[-1].finish
-
-
 def begin(fleet, requests):
     return [asyncio.create_task(collect(fleet, request)) for request in requests]
-
-
-async def until(condition):
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
 
 
 async def done(tasks):
@@ -139,7 +118,7 @@ async def test_requests_are_shared_out_and_each_gets_its_own_answer():
         await until(lambda: running_at(fleet) == [3, 3, 3])
         assert (fleet.status().running + fleet.status().waiting, fleet.status().ready) == (9, True)
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
         assert fleet.status().steps == sum(each.steps for each in fleet.status().pipelines) > 0
 
 
@@ -174,7 +153,7 @@ async def test_case_9_sequences_of_a_lost_pipeline_go_on_at_another_at_once():
         each = "pipeline 0: 2 stages open in epoch 1; pipeline 1: stage 0 at b cannot be reached"
         await until(lambda: fleet.status().detail == f"1 of 2 pipelines are open: {each}")
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
         assert len(office.openers[1].opened) == 1, "nobody waited for it to come back"
         assert not any(office.pipeline(0).held)
 
@@ -224,7 +203,7 @@ async def test_while_none_is_open_sequences_wait_for_whichever_opens_first():
         assert refused.value.retry_after > 0
         latch.wide_open.set()
         office.openers[1].failures.clear()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
         assert len(office.openers[0].opened) == 1
         assert [each.ready for each in fleet.status().pipelines] == [False, True]
 
@@ -266,7 +245,7 @@ async def test_what_another_pipeline_cannot_hold_waits_for_its_own():
         tasks = begin(fleet, [large])
         await until(lambda: fleet.status().pipelines[1].running == 1)
         office.lose(1)
-        assert await done(tasks) == [(answer(large), FinishReason.LENGTH)]
+        assert await done(tasks) == [(solo_answer(large), FinishReason.LENGTH)]
         assert len(office.openers[1].opened) == 2
         with pytest.raises(ContextLengthExceeded, match="512 tokens"):
             await collect(fleet, ask([1] * 600))
@@ -313,7 +292,7 @@ async def test_who_waits_at_a_full_pipeline_goes_to_one_that_has_just_opened():
         office.openers[1].failures.clear()
         await until(lambda: running_at(fleet) == [3, 2])
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
 
 
 async def test_who_gets_room_because_another_left_stays():
@@ -329,7 +308,7 @@ async def test_who_gets_room_because_another_left_stays():
         await until(lambda: fleet.status().pipelines[1].running == 1)
         assert running_at(fleet) == [2, 1]
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
 
 
 async def test_a_defect_while_a_sequence_moves_fails_it_and_leaves_no_client_waiting(monkeypatch, caplog):
@@ -347,7 +326,7 @@ async def test_a_defect_while_a_sequence_moves_fails_it_and_leaves_no_client_wai
                 await done(tasks)
         latch.wide_open.set()
         request = ask([2], 20)
-        assert await done(begin(fleet, [request])) == [(answer(request), FinishReason.LENGTH)]
+        assert await done(begin(fleet, [request])) == [(solo_answer(request), FinishReason.LENGTH)]
     assert "tending the pipelines met a defect" in caplog.text
 
 
@@ -367,7 +346,7 @@ async def test_pipelines_that_appear_are_used_and_those_that_vanish_hand_over_wh
         await until(lambda: running_at(fleet) == [6])
         await until(lambda: office.pipeline(1).closed)
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
         assert office.pipeline(0) is office.openers[0].opened[0], "the other one was not disturbed"
         assert len(office.openers[1].opened) == 1
 
@@ -385,7 +364,7 @@ async def test_what_no_other_can_hold_ends_on_the_pipeline_that_left_the_plan():
         assert fleet.status().running == 1
         assert not office.pipeline(1).closed
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH)]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH)]
         await until(lambda: office.pipeline(1).closed)
 
 
@@ -409,7 +388,7 @@ async def test_a_plan_that_cannot_be_read_leaves_what_runs_alone():
     async with office.running() as fleet:
         office.unreadable = True
         request = ask([1], 50)
-        assert await done(begin(fleet, [request])) == [(answer(request), FinishReason.LENGTH)]
+        assert await done(begin(fleet, [request])) == [(solo_answer(request), FinishReason.LENGTH)]
         assert [each.ready for each in fleet.status().pipelines] == [True, True]
 
 
@@ -474,10 +453,10 @@ async def test_a_defect_at_one_pipeline_fails_its_answers_and_no_others(caplog):
         await until(lambda: running_at(fleet) == [1, 0])
         with pytest.raises(GenerationFailed, match="ZeroDivisionError"):
             await collect(fleet, ask([13]))
-        assert await done([other]) == [(answer(good), FinishReason.LENGTH)]
+        assert await done([other]) == [(solo_answer(good), FinishReason.LENGTH)]
         await until(lambda: all(each.ready for each in fleet.status().pipelines))
         request = ask([2], 20)
-        assert await done(begin(fleet, [request])) == [(answer(request), FinishReason.LENGTH)]
+        assert await done(begin(fleet, [request])) == [(solo_answer(request), FinishReason.LENGTH)]
     assert "met a defect" in caplog.text
 
 
@@ -508,7 +487,7 @@ async def test_whatever_comes_goes_breaks_and_scales_every_text_is_the_solo_text
             except PipelineUnavailable:  # as it may be before the first token, never later
                 assert not tokens
                 await until(lambda: fleet.status().ready)
-        expected = answer(request, 64)
+        expected = solo_answer(request, 64)
         assert tokens == (expected if leave_after is None else expected[: len(tokens)])
 
     async def chaos(fleet):
@@ -553,7 +532,9 @@ async def test_a_drafter_that_breaks_at_one_pipeline_is_not_asked_at_another(cap
     settings = replace(QUICK, speculation=SpeculationSettings(SpeculativeMode.FIXED))
     async with Office(2).running(settings, drafter) as fleet:
         requests = [ask([first], 40) for first in range(4)]
-        assert await done(begin(fleet, requests)) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(begin(fleet, requests)) == [
+            (solo_answer(request), FinishReason.LENGTH) for request in requests
+        ]
         assert drafter.calls == 1
     assert caplog.text.count("drafting met a defect") == 1
 
@@ -577,4 +558,4 @@ async def test_drafts_that_arrived_leave_at_every_pipeline():
         fleet.nudge()
         assert [office.pipeline(index).most_in_flight > 1 for index in (0, 1)] == [True, True]
         latch.wide_open.set()
-        assert await done(tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await done(tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]

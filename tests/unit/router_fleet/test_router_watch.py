@@ -28,6 +28,7 @@ from shoal_router.watch.journal import REQUESTS, Journal, Outcome, StepRecord
 from shoal_router.watch.picture import pipeline_of
 from shoal_router.watch.rates import Rates, hop_ms
 from shoal_router.watch.view import PipelineView
+from shoaltest.waiting import until
 
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01)
 SECONDS = 20
@@ -115,15 +116,10 @@ async def test_a_client_that_leaves_is_told_apart_and_a_loss_is_counted():
         async with aclosing(router.fleet.generate(request)) as deltas:
             await anext(deltas)
             router.opener.opened[-1].break_off(StageFailed("gone"))
-            await asyncio.wait_for(_lost(router.fleet.journal.requests[0]), SECONDS)
+            await until(lambda: router.fleet.journal.requests[0].losses)
         record = router.fleet.journal.requests[0]
         held.set()
         assert (record.outcome, record.losses, record.at_first) == (Outcome.LEFT, 1, ())
-
-
-async def _lost(record):
-    while not record.losses:  # noqa: ASYNC110 - a loss has no event of its own
-        await asyncio.sleep(0)
 
 
 async def test_close_ends_the_streams_and_too_many_are_refused():
@@ -260,8 +256,7 @@ async def test_the_page_is_open_and_its_events_need_the_key_but_count_as_no_requ
         key = {"Authorization": "Bearer secret"}
         streaming = asyncio.create_task(client.get("/watch/events", headers=key))
         async with asyncio.timeout(SECONDS):
-            while not router.fleet.journal.watchers:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0)
+            await until(lambda: router.fleet.journal.watchers)
             assert (await client.get("/v1/models", headers=key)).status_code == 200
             router.watch.close()
             answer = await streaming

@@ -16,6 +16,7 @@ from shoal_router.generation import FinishReason, GenerationFailed, GeneratorSta
 from shoal_router.measure import TOKENS, Measurer
 from shoal_router.metrics.listen import metrics_app
 from shoal_router.watch.lost import LostStages
+from shoaltest.waiting import until_elsewhere
 
 SECONDS = 10
 
@@ -71,27 +72,20 @@ async def measuring(generator, read_plan):
         await measurer.stop()
 
 
-async def until(condition):
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
-
-
 async def test_a_lone_users_figures_once():
-    generator, there = Timed(), plan("a", "b")
-    async with measuring(generator, lambda: there) as measurer:
-        await until(lambda: measurer.measured)
+    generator, there, looks = Timed(), plan("a", "b"), 0
+
+    def read_plan():
+        nonlocal looks
+        looks += 1
+        return there
+
+    async with measuring(generator, read_plan) as measurer:
+        await until_elsewhere(lambda: measurer.measured)
         assert measurer.measured == Measured(
             placement=placement_of(there), firstTokenMs=500.0, tokensPerSecond=10.0, promptTokens=3
         )
-        looks = 0
-
-        def looked() -> bool:
-            nonlocal looks
-            looks += 1
-            return looks > 20
-
-        await until(looked)
+        await until_elsewhere(lambda: looks > 20)
         assert generator.began == 1
 
 
@@ -99,12 +93,12 @@ async def test_it_waits_until_nobody_asks_and_leaves_when_somebody_does():
     generator = Timed()
     generator.others, generator.came_at = 0, 5
     async with measuring(generator, lambda: plan("a")) as measurer:
-        await until(lambda: generator.closed)
+        await until_elsewhere(lambda: generator.closed)
         assert measurer.measured is None
         generator.came_at = None
         assert generator.began == 1, "it does not begin while somebody asks"
         generator.others = 0
-        await until(lambda: measurer.measured)
+        await until_elsewhere(lambda: measurer.measured)
         assert generator.began == 2
 
 
@@ -112,12 +106,12 @@ async def test_stages_elsewhere_are_measured_anew_and_standbys_are_not():
     generator = Timed()
     there = plan("a", "b")
     async with measuring(generator, lambda: there) as measurer:
-        await until(lambda: measurer.measured)
+        await until_elsewhere(lambda: measurer.measured)
         first = measurer.measured.placement
         there = there.model_copy(update={"standbys": (Standby(pipeline=0, stage=plan("c").pipelines[0].stages[0]),)})
         assert placement_of(there) == first
         there = plan("a", "c")
-        await until(lambda: measurer.measured and measurer.measured.placement != first)
+        await until_elsewhere(lambda: measurer.measured and measurer.measured.placement != first)
         assert measurer.measured.placement == placement_of(there)
         assert generator.began == 2
 
@@ -134,9 +128,9 @@ async def test_a_loss_and_a_plan_that_cannot_be_read_are_no_end():
 
     async with measuring(generator, read) as measurer:
         readable = True
-        await until(lambda: generator.error is not None)
+        await until_elsewhere(lambda: generator.error is not None)
         generator.error = None
-        await until(lambda: measurer.measured)
+        await until_elsewhere(lambda: measurer.measured)
 
 
 async def test_it_is_told_beside_the_metrics():

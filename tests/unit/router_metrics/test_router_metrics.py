@@ -32,6 +32,7 @@ from shoal_router.settings import ApiSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
 from shoal_router.text.fake import fake_text_model
 from shoal_router.watch.lost import LostStages
+from shoaltest.waiting import until
 
 GREEDY = SamplingParams(temperature=0.0)
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=0.05)
@@ -102,8 +103,7 @@ async def test_a_last_delta_that_is_all_that_is_wanted_keeps_its_reason(families
 async def test_a_client_that_leaves_is_counted_as_cancelled(families):
     generator, fake = metered(families, gate=asyncio.Event(), gate_after=1)
     task = asyncio.create_task(drain(generator, ask()))
-    while not fake.running:  # noqa: ASYNC110 - what is waited for has no event of its own
-        await asyncio.sleep(0)
+    await until(lambda: fake.running)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -150,6 +150,36 @@ async def test_a_rejected_request_is_counted_by_the_code_that_the_client_gets(bo
         assert (await client.get("/nowhere/x7")).status_code == 404
         assert (await client.get("/v1/models")).status_code == 200
     assert reasons == [reason, "unknown_url"]
+
+
+async def test_nobody_makes_series_by_what_he_asks_for(families):
+    """Names of models, paths, parameters, methods and ids are the client's: none of them may become a label."""
+    fake = FakeGenerator(script=lambda _: (1,))
+    settings = ApiSettings(served_names=("fake",))
+    app = create_app(fake, fake_text_model(), settings, rejected=lambda reason: families.rejected.labels(reason).inc())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def ask_of_every_kind(client: httpx.AsyncClient, name: str) -> None:
+        for body in (
+            {"model": name, "prompt": "a"},
+            {"model": "fake", "prompt": "a", name: 1},
+            {"model": "fake", "prompt": "a", "temperature": name},
+            {"model": "fake", "prompt": "a", "response_format": {"type": name}},
+        ):
+            answer = await client.post("/v1/completions", json=body, headers={"x-request-id": name})
+            assert answer.is_error
+        assert (await client.post("/v1/completions", content=name)).is_error
+        assert (await client.get(f"/{name}")).status_code == 404
+        assert (await client.request(name.upper(), "/v1/models")).is_error
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
+        await ask_of_every_kind(client, "first")
+        before = generate_latest(families.registry).count(b"\nshoal_rejected_total{")
+        for number in range(20):
+            await ask_of_every_kind(client, f"x{number}")
+    series = [line for line in generate_latest(families.registry).splitlines() if line.startswith(b"shoal_rejected_to")]
+    assert len(series) == before
+    assert sum(float(line.split()[-1]) for line in series) == 21 * 7
 
 
 # ---- steps

@@ -14,6 +14,7 @@ from shoal.wire.messages import KvCapacity, Release, Row, RowOutcome, StageProgr
 from shoal.wire.stage_pb2 import Credit
 from shoal_router.pipeline.interface import PipelineFacts
 from shoal_router.pipeline.ring import RingPipeline, RingTimes
+from shoaltest.waiting import until
 
 FACTS = PipelineFacts(5, 2, "d" * 64, KvCapacity(4, 8, 16, 64, 0, True), 32, addresses=("a:1", "b:2"))
 STEP = Step(rows=(Row(seq=1, version=0, past_len=0, tokens=(7,), known=1, sample=True),))
@@ -78,12 +79,6 @@ async def ring(calls):
 
 def give(call, number, epoch=5, **kwargs):
     call.incoming.put_nowait(encode_result(StepResult(epoch, number, **kwargs)))
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
 
 
 async def test_frames_are_numbered_in_order_and_results_answer_them_in_order(ring, calls):
@@ -170,7 +165,7 @@ async def test_an_idle_ring_is_asked_for_a_heartbeat_and_its_answer_is_swallowed
     ring = RingPipeline(FACTS, [Channel()], run, results, RingTimes(heartbeat=0.01))
     try:
         run.incoming.put_nowait(Credit(frames=8))
-        await until_written(run, 1)
+        await until(lambda: len(run.written) >= 1)
         beat = run.written[0]
         give(results, beat.number, heartbeat=beat.body.nonce)
         ring.submit(STEP)
@@ -178,12 +173,6 @@ async def test_an_idle_ring_is_asked_for_a_heartbeat_and_its_answer_is_swallowed
         assert (await ring.result()).number == beat.number + 1
     finally:
         await ring.close()
-
-
-async def until_written(call, number):
-    async with asyncio.timeout(5):
-        while len(call.written) < number:  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

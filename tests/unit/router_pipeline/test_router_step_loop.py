@@ -23,10 +23,13 @@ from shoal_router.generation import (
     PipelineUnavailable,
     QueueFull,
 )
-from shoal_router.pipeline.fake import FAKE_CAPACITY, FakeOpener, hashed_token
+from shoal_router.pipeline.fake import FakeOpener, hashed_token
 from shoal_router.schedule.fake_drafter import FakeDrafter
+from shoal_router.schedule.guarded import GuardedDrafter
 from shoal_router.schedule.policy import SpeculationSettings
 from shoal_router.step_loop import StepLoop, StepLoopSettings
+from shoaltest.answers import collect, solo_answer
+from shoaltest.waiting import until
 
 GREEDY = SamplingParams(temperature=0.0)
 QUICK = StepLoopSettings(prefill_chunk=16, backoff=0.001, longest_backoff=0.01, recovery_seconds=5.0)
@@ -36,19 +39,10 @@ def ask(prompt, max_tokens=8, **kwargs):
     return GenerationRequest("r", tuple(prompt), kwargs.pop("params", GREEDY), max_tokens, **kwargs)
 
 
-def answer(request, max_context=FAKE_CAPACITY.max_context):
-    ids = list(request.prompt)
-    end = min(len(ids) + (request.max_tokens or max_context), max_context)
-    while len(ids) < end:
-        ids.append(hashed_token(ids, request.params))
-        if ids[-1] in request.stop_token_ids:
-            break
-    return ids[len(request.prompt) :]
-
-
 @asynccontextmanager
 async def running(opener, settings=QUICK, drafter=None):
-    loop = StepLoop(opener, settings, drafter=drafter)
+    guard = GuardedDrafter(drafter) if drafter is not None else None
+    loop = StepLoop(opener, settings, drafter=guard)
     await loop.start()
     try:
         await loop.wait_ready(5)
@@ -57,19 +51,16 @@ async def running(opener, settings=QUICK, drafter=None):
         await loop.stop()
 
 
-async def collect(loop, request):
-    tokens, deltas = [], []
-    async for delta in loop.generate(request):
-        deltas.append(delta)
-        tokens += delta.tokens
-    assert [delta.finish is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
-    return tokens, deltas[-1].finish
-
-
-async def until(condition):
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0)
+async def check_solo(loop, request, leave_after):
+    """Its text is what it would be alone, also where its client leaves after so many tokens."""
+    tokens: list[int] = []
+    async with aclosing(loop.generate(request)) as stream:
+        async for delta in stream:
+            tokens += delta.tokens
+            if leave_after is not None and len(tokens) >= leave_after:
+                break
+    expected = solo_answer(request, 64)
+    assert tokens == (expected if leave_after is None else expected[: len(tokens)])
 
 
 class Latch:
@@ -90,8 +81,8 @@ class Latch:
 async def test_a_request_streams_its_tokens_and_ends_with_a_reason():
     async with running(FakeOpener()) as loop:
         request = ask([1, 2, 3], 5)
-        assert await collect(loop, request) == (answer(request), FinishReason.LENGTH)
-        full = answer(request)
+        assert await collect(loop, request) == (solo_answer(request), FinishReason.LENGTH)
+        full = solo_answer(request)
         stopped = ask([1, 2, 3], 5, stop_token_ids=frozenset({full[2]}))
         assert await collect(loop, stopped) == (full[:3], FinishReason.STOP)
 
@@ -101,7 +92,7 @@ async def test_the_answer_ends_at_the_context_and_a_prompt_beyond_it_is_refused(
     async with running(FakeOpener(capacity)) as loop:
         request = ask([1] * 60, None)
         tokens, finish = await collect(loop, request)
-        assert (tokens, finish) == (answer(request, 64), FinishReason.LENGTH)
+        assert (tokens, finish) == (solo_answer(request, 64), FinishReason.LENGTH)
         assert len(tokens) == 4
         with pytest.raises(ContextLengthExceeded, match=r"64 tokens.*64 tokens"):
             await collect(loop, ask([1] * 64))
@@ -123,14 +114,7 @@ async def test_random_requests_with_random_cancels_equal_their_solo_answers(stag
     async def client(loop, seed):
         request = ask(rng.choices(range(3), k=rng.randint(1, 40)), rng.randint(1, 20), params=SamplingParams(seed=seed))
         leave_after = rng.choice([None, None, 1, 3])
-        tokens: list[int] = []
-        async with aclosing(loop.generate(request)) as stream:
-            async for delta in stream:
-                tokens += delta.tokens
-                if leave_after is not None and len(tokens) >= leave_after:
-                    break
-        expected = answer(request, 64)
-        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+        await check_solo(loop, request, leave_after)
 
     async with running(opener) as loop:
         async with asyncio.TaskGroup() as group:
@@ -226,7 +210,7 @@ async def test_case_9_a_lost_pipeline_is_opened_again_and_the_streams_go_on_with
             await until(lambda lost=lost: loop.status().steps > 5)
             opener.failures.extend([StageUnreachable("stage at b cannot be reached")] * 2)
             opener.opened[lost].break_off(StageFailed("stage at b failed"))
-        assert await asyncio.gather(*tasks) == [(answer(request), FinishReason.LENGTH) for request in requests]
+        assert await asyncio.gather(*tasks) == [(solo_answer(request), FinishReason.LENGTH) for request in requests]
         assert loop.status().epoch == 3
         assert opener.opened[0].closed
         assert opener.opened[1].closed
@@ -244,7 +228,7 @@ async def test_requests_fail_with_the_reason_when_the_pipeline_is_lost_too_often
             await task
         await until(lambda: len(opener.opened) == 3 and loop.status().ready)
         request = ask([5], 4)
-        assert (await collect(loop, request))[0] == answer(request)
+        assert (await collect(loop, request))[0] == solo_answer(request)
 
 
 async def test_requests_fail_when_the_pipeline_does_not_come_back_in_time_and_new_ones_are_refused():
@@ -279,7 +263,7 @@ async def test_a_defect_fails_the_requests_and_the_loop_goes_on(caplog):
             await collect(loop, ask([13]))
         await loop.wait_ready(5)
         request = ask([1], 4)
-        assert (await collect(loop, request))[0] == answer(request)
+        assert (await collect(loop, request))[0] == solo_answer(request)
     assert "met a defect" in caplog.text
 
 
@@ -361,14 +345,7 @@ async def test_speculation_changes_no_text_whatever_comes_goes_and_breaks(stages
     async def client(loop, seed):
         request = ask(rng.choices(range(3), k=rng.randint(1, 30)), rng.randint(1, 30), params=SamplingParams(seed=seed))
         leave_after = rng.choice([None, None, None, 4])
-        tokens: list[int] = []
-        async with aclosing(loop.generate(request)) as stream:
-            async for delta in stream:
-                tokens += delta.tokens
-                if leave_after is not None and len(tokens) >= leave_after:
-                    break
-        expected = answer(request, 64)
-        assert tokens == (expected if leave_after is None else expected[: len(tokens)])
+        await check_solo(loop, request, leave_after)
 
     async with running(opener, speculating(**settings), drafter) as loop:
         async with asyncio.TaskGroup() as group:
@@ -419,7 +396,7 @@ async def test_a_drafter_that_has_more_to_offer_is_asked_again_when_it_says_so()
         assert opener.opened[0].most_in_flight > 1
         for _ in range(20):
             latch.free.release()
-        assert await task == (answer(request), FinishReason.LENGTH)
+        assert await task == (solo_answer(request), FinishReason.LENGTH)
 
 
 async def test_a_drafter_hears_in_which_group_a_request_is():
@@ -441,6 +418,6 @@ async def test_a_defect_of_the_drafter_ends_speculation_and_no_answer(call, capl
     async with running(FakeOpener(), speculating(mode=SpeculativeMode.FIXED), drafter) as loop:
         for _ in range(2):
             request = ask([13], 8, params=SamplingParams(seed=0))
-            assert (await collect(loop, request))[0] == answer(request)
+            assert (await collect(loop, request))[0] == solo_answer(request)
         assert loop.status().epoch == 1
     assert caplog.text.count("drafting met a defect") == 1

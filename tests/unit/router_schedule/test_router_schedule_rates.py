@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import deque
+from functools import cache
 
 import pytest
 
@@ -70,13 +71,19 @@ def rate(stages, network, users, speculator=None, tokens=500):
     return committed / now
 
 
+@cache
+def plain_rate(stages, network, users):
+    """The rate without speculation: the same for every drafter."""
+    return rate(stages, network, users)
+
+
 def gain(accuracy, stages=(0.01, 0.01), network=LAN, users=1, **settings):
     """The rate with speculation over the one without."""
     drafter = FakeDrafter(
         lambda seq, ids: token_at(seq, len(ids)), random.Random(1), accuracy=accuracy, varies=False, confidence=0.7
     )
     speculator = Speculator(drafter, SpeculationSettings(**{"mode": AUTO, **settings}), vocab_size=50_001)
-    return rate(stages, network, users, speculator) / rate(stages, network, users)
+    return rate(stages, network, users, speculator) / plain_rate(stages, network, users)
 
 
 @pytest.mark.parametrize(

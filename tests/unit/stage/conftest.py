@@ -1,10 +1,8 @@
-"""A tiny Llama with random weights as a model directory (real blocks, real OpenVINO, a second to make), and waiting."""
+"""A tiny Llama with random weights as a model directory (real blocks, real OpenVINO, a second to make)."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -32,21 +30,6 @@ CONFIG = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
-
-
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Waits for a condition that comes true on the compute thread, where no event of the loop tells of it."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture(scope="session")

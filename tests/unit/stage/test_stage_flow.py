@@ -10,6 +10,7 @@ from shoal.wire.messages import Frame, Heartbeat, Release, Step
 from shoal_stage.server.fake import fake_pipeline, waiting_pipeline
 from shoal_stage.server.fake_router import DEADLINE, first_row, open_request, open_ring, refusal, stub_of
 from shoal_stage.server.session import WINDOW
+from shoaltest.waiting import until_elsewhere
 
 
 async def test_credits_bound_the_frames_in_flight() -> None:
@@ -25,14 +26,14 @@ async def test_credits_bound_the_frames_in_flight() -> None:
         gate.set()
 
 
-async def test_an_epoch_that_ends_before_its_release_was_run_leaves_nothing(until) -> None:
+async def test_an_epoch_that_ends_before_its_release_was_run_leaves_nothing() -> None:
     """The release is accepted, but the epoch is over when the compute thread gets to it."""
     gate = threading.Event()
     async with waiting_pipeline(gate) as handles, open_ring(handles) as ring:
         await ring.send(Step((first_row(),)))
         await ring.send(Release((1,)))
         await ring.send(Step((first_row(2),)))
-        await until(lambda: handles[0].stage.session(1).inside == 3)
+        await until_elsewhere(lambda: handles[0].stage.session(1).inside == 3)
         async with open_ring(handles, epoch=2) as again:
             gate.set()
             await again.send(Heartbeat(5))

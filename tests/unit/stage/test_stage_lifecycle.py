@@ -30,6 +30,7 @@ from shoal_stage.server.fake_router import (
 )
 from shoal_stage.server.listen import parse_address
 from shoal_stage.server.stage import Patience
+from shoaltest.waiting import until_elsewhere
 
 
 async def test_health_follows_the_state_and_describe_answers_while_loading() -> None:
@@ -118,18 +119,18 @@ async def test_a_lost_stage_is_reported_to_the_upstream() -> None:
         assert handles[1].address in words
 
 
-async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_stay(until) -> None:
+async def test_case_12_an_epoch_whose_router_vanished_is_freed_and_the_stages_stay() -> None:
     patience = Patience(orphan=0.05)
     async with fake_pipeline(2, patience=patience) as handles:
         async with open_ring(handles) as ring:
             await ring.step(first_row())
             assert handles[1].engine.live == {1}
-        await until(lambda: not handles[0].engine.live and not handles[1].engine.live)
+        await until_elsewhere(lambda: not handles[0].engine.live and not handles[1].engine.live)
         async with open_ring(handles, epoch=2) as ring:
             assert await ring.generate([5, 6, 7], 3) == greedy_text([5, 6, 7], 3)
 
 
-async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> None:
+async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand() -> None:
     entered, gate = threading.Event(), threading.Event()
 
     def on_run(stage: int, rows: Sequence[Row]) -> None:
@@ -143,11 +144,11 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
         assert (await ring.result()).heartbeat == 7
         await ring.send(Step((first_row(),)))
         await ring.send(Step((first_row(2),)))
-        await until(entered.is_set)
+        await until_elsewhere(entered.is_set)
         stopping = asyncio.ensure_future(handles[0].server.stop())
-        await until(lambda: handles[0].stage.describe().state is StageState.DRAINING)
+        await until_elsewhere(lambda: handles[0].stage.describe().state is StageState.DRAINING)
         assert await health_of(handles[0]) == "NOT_SERVING"
-        await until(lambda: handles[0].stage._session.work.over)  # nobody has moved: it waits no longer
+        await until_elsewhere(lambda: handles[0].stage._session.work.over)  # nobody has moved: it waits no longer
         gate.set()
         assert [outcome.seq for outcome in (await ring.result()).outcomes] == [1]
         assert (await refusal(ring.results))[0] == "StageNotReady"
@@ -156,7 +157,7 @@ async def test_case_18_a_stage_that_stops_finishes_the_step_in_hand(until) -> No
         assert handles[0].engine.steps == 1
 
 
-async def test_case_18_a_stage_that_stops_says_so_and_serves_on_until_its_router_has_left(until) -> None:
+async def test_case_18_a_stage_that_stops_says_so_and_serves_on_until_its_router_has_left() -> None:
     async with fake_pipeline(2, patience=Patience(hand_over=DEADLINE, orphan=0.05)) as handles:
         async with open_ring(handles) as ring:
             await ring.step(first_row())
@@ -175,7 +176,7 @@ async def test_case_18_a_stage_that_stops_says_so_and_serves_on_until_its_router
         assert await asyncio.wait_for(stopping, DEADLINE) is True
 
 
-async def test_a_stage_says_how_far_it_and_those_behind_it_are_while_they_compute(until) -> None:
+async def test_a_stage_says_how_far_it_and_those_behind_it_are_while_they_compute() -> None:
     gate = threading.Event()
 
     def on_run(stage: int, rows: Sequence[Row]) -> None:
@@ -197,7 +198,7 @@ async def test_a_stage_says_how_far_it_and_those_behind_it_are_while_they_comput
             gate.set()
 
 
-async def test_frames_that_are_refused_are_counted_by_what_was_wrong(until) -> None:
+async def test_frames_that_are_refused_are_counted_by_what_was_wrong() -> None:
     async with fake_pipeline(1) as handles:
         async with open_ring(handles) as ring:
             await ring.step(first_row())
@@ -209,10 +210,10 @@ async def test_frames_that_are_refused_are_counted_by_what_was_wrong(until) -> N
         async with stub_of(handles[0]) as stub:
             said = decode_description(await stub.Describe(DescribeRequest(), timeout=DEADLINE))
         assert said.refused == {"InvalidFrame": 1, "StaleEpoch": 1}
-        await until(lambda: handles[0].stage.describe().held == 0)
+        await until_elsewhere(lambda: handles[0].stage.describe().held == 0)
 
 
-async def test_what_a_stage_holds_is_counted_over_its_epochs_and_let_go_with_them(until) -> None:
+async def test_what_a_stage_holds_is_counted_over_its_epochs_and_let_go_with_them() -> None:
     async with fake_pipeline(1) as handles:
         stage = handles[0].stage
         async with open_ring(handles) as ring:

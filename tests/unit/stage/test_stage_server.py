@@ -35,6 +35,7 @@ from shoal_stage.server.fake_router import (
     stub_of,
 )
 from shoal_stage.server.listen import SERVICE
+from shoaltest.waiting import until_elsewhere
 
 
 @pytest.mark.parametrize("paged", [True, False])
@@ -103,13 +104,13 @@ async def test_open_refuses_another_model_place_or_epoch() -> None:
             assert (await ring.step(first_row(2))).outcomes
 
 
-async def test_case_23_frames_of_an_epoch_that_is_over_are_refused(until) -> None:
+async def test_case_23_frames_of_an_epoch_that_is_over_are_refused() -> None:
     async with fake_pipeline(2) as handles, open_ring(handles, epoch=1) as old:
         await old.step(first_row())
         async with open_ring(handles, epoch=2) as new:
             assert (await refusal(old.run))[0] == "StaleEpoch"
             assert (await refusal(old.results))[0] == "StaleEpoch"
-            await until(lambda: not handles[0].engine.live and not handles[1].engine.live)
+            await until_elsewhere(lambda: not handles[0].engine.live and not handles[1].engine.live)
             late = FakeRouter(new_stub := StageStub(grpc.aio.insecure_channel(handles[0].address)), new_stub, 1)
             await late.send(Step((first_row(2),)))
             name, words = await refusal(late.run)

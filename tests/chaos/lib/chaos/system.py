@@ -19,7 +19,7 @@ import grpc
 
 from bench.link import Link
 from bench.relay import Relay
-from bench.systems.survivor import plan_of
+from bench.systems.local import local_commands, local_plan
 from chaos.certificates import issue
 from chaos.schedule import Blow, Event
 from shoal.manifest import read_manifest
@@ -31,13 +31,12 @@ from shoal.wire.stage_pb2 import DescribeRequest
 from shoal.wire.stage_pb2_grpc import StageStub
 from shoal.wire.tls import ROUTER, STAGE, TlsDirectory
 from shoal.wire.transport import open_channel
-from shoal_cli.cache import openvino_dir
 from shoal_cli.local.launch import LocalCommands
 from shoal_cli.local.pipeline import LocalPipeline
 from shoal_cli.local.restarts import Restarts
 from shoal_cli.local.stages import PLAN_FILE, Seat
 
-STAGES = 2
+STAGES, STREAMS, CONTEXT = 2, 8, 256
 LOAD_SECONDS = 180.0
 RECOVERY_SECONDS = 45
 """How long an answer waits for the pipeline before it ends with an error."""
@@ -174,28 +173,21 @@ async def system(model: Path, folder: Path, clients: int) -> AsyncIterator[Syste
     """Started, with a standby for each stage; nothing is left behind."""
     tls = issue(folder / "tls")
     seen = folder / "seen-by-the-router.json"
-    manifest = read_manifest(model)
-    kernels = openvino_dir(manifest.digest)
-    kernels.mkdir(parents=True, exist_ok=True)
-    inner = LocalCommands(
-        model=model,
-        openvino_cache=kernels,
-        host="127.0.0.1",
-        port=0,
-        served_names=("chaos",),
-        streams=8,
-        max_context=256,
+    inner = local_commands(
+        model,
+        kind=LocalCommands,
+        streams=STREAMS,
+        max_context=CONTEXT,
         prefill_chunk=64,
+        served_names=("chaos",),
         max_queue=4 * clients,
-        threads=1,
         exact=True,
-        prefix_cache=True,
         recovery_attempts=10,
         recovery_seconds=RECOVERY_SECONDS,
         speculative_mode=SpeculativeMode.AUTO,
         speculative_max_tokens=4,
     )
-    plan = plan_of(manifest, STAGES, STAGES)
+    plan = local_plan(read_manifest(model), STAGES, STAGES, streams=STREAMS, max_context=CONTEXT)
     relays: dict[str, Relay] = {}
     async with AsyncExitStack() as stack:
         mirroring = asyncio.create_task(_mirror(folder / PLAN_FILE, seen, relays, stack))
