@@ -86,11 +86,11 @@ e2e: .venv/.synced-dev ## run the end-to-end tests on four PCs with real kubelet
 	@$(BIN)/python -m pytest tests/e2e -m e2e $(ARGS)
 
 .PHONY: e2e-short
-e2e-short: .venv/.synced-dev ## the short form of e2e: an answer, and a PC whose containers are killed (minutes)
+e2e-short: .venv/.synced-dev ## the short form of e2e: clients are answered while stages are killed and deleted (minutes)
 	$(say) "building Kubernetes, CoreDNS, kube-router and Helm from Go modules, once"
 	@PYTHONPATH=tests/cluster/lib $(BIN)/python -m testcluster --nodes
 	$(say) "end-to-end, the short form"
-	@$(BIN)/python -m pytest tests/e2e/test_e2e_short.py -m e2e $(ARGS)
+	@$(BIN)/python -m pytest tests/e2e/test_e2e_clients.py -m e2e $(ARGS)
 
 .PHONY: test-images
 test-images: .venv/.synced-dev ## build the container images with buildah and look into them (root, Debian packages; minutes)

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import yaml
 
 from testcluster.processes import wait_until
-from testcluster.serving_office import ROOT, SYSTEM, Serving
-from testcluster.streaming import Stream
+from testcluster.serving_office import SEA, SYSTEM, Serving, example, question
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
-EXAMPLE = yaml.safe_load((ROOT / "examples/smollm2.yaml").read_text())
-ASKED: dict[str, Any] = {
-    "model": "smollm2",
-    "messages": [{"role": "user", "content": "Name three animals that live in the sea."}],
-    "temperature": 0,
-    "max_tokens": 32,
-}
-
-
-def answer(serving: Serving) -> str:
-    return Stream().start(serving.client, **ASKED).join(deadline_s=120.0)
+ASKED = question(SEA)
 
 
 def test_more_pipelines_a_newer_chart_and_back_to_nothing(installed: Serving) -> None:
-    installed.apply(EXAMPLE)
+    installed.apply(example())
     installed.wait_ready()
-    expected = answer(installed)
+    expected = installed.answer(ASKED)
     strangers_reach_no_stage(installed)
 
     installed.kubectl("scale", "--namespace", installed.namespace, "shardedmodel/smollm2", "--replicas=2")
@@ -39,11 +25,11 @@ def test_more_pipelines_a_newer_chart_and_back_to_nothing(installed: Serving) ->
     installed.install(operator={"storeSize": "2Gi", "logLevel": "DEBUG"})
     assert "Succeeded" in installed.helm("test", "shoal", "--namespace", SYSTEM, "--timeout", "90s")
     assert {pod["metadata"]["uid"] for role in ("stage", "router") for pod in installed.pods(role)} == before
-    assert answer(installed) == expected
+    assert installed.answer(ASKED) == expected
 
     # The operator first: without one everything serves on.
     installed.uninstall()
-    assert answer(installed) == expected
+    assert installed.answer(ASKED) == expected
     installed.kubectl("delete", "--namespace", installed.namespace, "shardedmodel/smollm2", "--timeout=60s")
     installed.wait_for_nothing()
     wait_until(

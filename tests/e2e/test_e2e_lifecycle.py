@@ -10,19 +10,11 @@ import pytest
 from shoal.plan.facts_json import facts_from_json
 from shoal.resource.bounds import quantity_bytes
 from testcluster.processes import wait_until
-from testcluster.serving_office import ROOT, SYSTEM, Serving
+from testcluster.serving_office import ROOT, SEA, SYSTEM, Serving, question
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
-QUESTION: list[Any] = [{"role": "user", "content": "Name three animals that live in the sea."}]
+ASKED = question(SEA)
 CACHE = "/var/lib/shoal"
-
-
-def stream(serving: Serving) -> str:
-    """An answer as it comes."""
-    asked: dict[str, Any] = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 32}
-    with serving.client() as client:
-        chunks = client.chat.completions.create(stream=True, **asked)
-        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 def cached(serving: Serving, node: str) -> int:
@@ -53,10 +45,9 @@ def test_from_install_to_answers_and_back(office: Serving) -> None:
     )  # fmt: skip
     office.wait_ready()
 
-    text = stream(office)
-    assert len(text) > 20
+    assert len(office.answer(ASKED)) > 20
     with office.client() as client:
-        whole = client.chat.completions.create(model="smollm2", messages=QUESTION, temperature=0, max_tokens=32)
+        whole = client.chat.completions.create(**ASKED)
     assert whole.usage is not None
     assert whole.usage.completion_tokens > 5
 

@@ -9,24 +9,16 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from testcluster.pause import parts_of, table
 from testcluster.processes import wait_until
-from testcluster.serving_office import Serving, three_stages
-from testcluster.streaming import Stream
+from testcluster.serving_office import LIGHTHOUSE, Serving, question, three_stages
 from testcluster.worker import is_ready
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
-ASKED: dict[str, Any] = {
-    "model": "smollm2",
-    "messages": [{"role": "user", "content": "Tell a long story about a lighthouse."}],
-    "temperature": 0,
-    "max_tokens": 400,
-    "extra_body": {"ignore_eos": True},
-}
+ASKED = question(LIGHTHOUSE, 400, to_the_length=True)
 PAUSE_S = 15.0
 FIRST = 20
 
@@ -42,7 +34,7 @@ def serving(installed_for_module: Serving) -> Iterator[Serving]:
 @pytest.fixture(scope="module")
 def undisturbed(serving: Serving) -> str:
     """The answer of stages that nobody disturbs."""
-    return Stream().start(serving.client, **ASKED).join(deadline_s=300.0)
+    return serving.answer(ASKED)
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ class Loss:
         self._serving = serving
         self.before = serving.stage_nodes()
         self.names = self._names()
-        self.stream = Stream().start(serving.client, **ASKED)
+        self.stream = serving.stream(ASKED)
         self.stream.wait_for(FIRST, deadline_s=120.0)
         self.at, self.wall = time.monotonic(), datetime.datetime.now(datetime.UTC)
 
@@ -104,7 +96,7 @@ def test_a_pc_without_power_does_not_end_the_stream(serving: Serving, undisturbe
     serving.office.power_on(lost)
     serving.wait_for_a_standby(lost, deadline_s=240.0)
     assert serving.stage_nodes() == after, "a PC that returns is a spare"
-    assert Stream().start(serving.client, **ASKED).join(deadline_s=300.0) == undisturbed
+    assert serving.answer(ASKED) == undisturbed
 
 
 def test_a_cable_that_is_cut_does_not_end_the_stream(serving: Serving, undisturbed: str, lost: str) -> None:
@@ -133,4 +125,4 @@ def test_a_kubelet_that_ends_does_not_end_the_stream(serving: Serving, undisturb
     loss.is_survived(lost, undisturbed)
     serving.office.workers[lost].start_kubelet()
     serving.wait_for_a_standby(lost, deadline_s=240.0)
-    assert Stream().start(serving.client, **ASKED).join(deadline_s=300.0) == undisturbed
+    assert serving.answer(ASKED) == undisturbed

@@ -7,35 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import Any
 
 import pytest
-import yaml
 
-from testcluster.api import Manifest
-from testcluster.serving_office import ROOT, Serving
-from testcluster.streaming import Stream
+from testcluster.serving_office import SEA, Serving, exact_example, question
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
-ASKED: dict[str, Any] = {
-    "model": "smollm2",
-    "messages": [{"role": "user", "content": "Name three animals that live in the sea."}],
-    "temperature": 0,
-    "max_tokens": 32,
-}
+ASKED = question(SEA)
 FOLDER = "/var/lib/models/smollm2"
 OWNER = "pc-3"
-
-
-def example() -> Manifest:
-    """Computed exactly, so that it says the same however it is cut."""
-    body: Manifest = yaml.safe_load((ROOT / "examples/smollm2.yaml").read_text())
-    body["spec"] |= {"execution": {"mode": "Exact"}, "devices": ["CPU"]}
-    return body
-
-
-def answer(serving: Serving) -> str:
-    return Stream().start(serving.client, **ASKED).join(deadline_s=120.0)
 
 
 def take_away(serving: Serving) -> None:
@@ -44,17 +24,16 @@ def take_away(serving: Serving) -> None:
 
 
 def test_volumes_serve_as_a_source_does(installed: Serving) -> None:
-    installed.apply(example())
+    installed.apply(exact_example())
     installed.wait_ready()
-    expected = answer(installed)
+    expected = installed.answer(ASKED)
     digest = installed.model()["status"]["modelDigest"]
     (manifest,) = installed.files_of("smollm2-store").glob("models/*/manifest.json")
     for worker in installed.office.workers.values():
         shutil.copytree(manifest.parent, worker.machine.path(FOLDER))
     take_away(installed)
 
-    body = example()
-    body["spec"]["model"] = {"volume": {"hostPath": {"path": FOLDER}}, "servedNames": ["smollm2"]}
+    body = exact_example(model={"volume": {"hostPath": {"path": FOLDER}}, "servedNames": ["smollm2"]})
     installed.apply(body)
     serves_without_a_store(installed, expected, digest)
     assert len(set(installed.stage_nodes().values())) == 2
@@ -76,7 +55,7 @@ def serves_without_a_store(serving: Serving, expected: str, digest: str) -> None
     assert serving.pods("store") == []
     for pod in serving.pods("stage"):
         assert [each["name"] for each in pod["spec"].get("initContainers", ())] == []
-    assert answer(serving) == expected
+    assert serving.answer(ASKED) == expected
     assert serving.model()["status"]["modelDigest"] == digest
 
 

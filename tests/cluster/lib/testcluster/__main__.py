@@ -1,16 +1,21 @@
 """`python -m testcluster` builds what is missing, so that the tests after it start at once; with `--nodes` also what an
-office of real nodes runs."""
+office of real nodes runs, where there can be one."""
 
 from __future__ import annotations
 
 import sys
 
-from testcluster import binaries
+from testcluster import binaries, office
 
 
 def main() -> int:
     """Build the control plane and Helm, and the nodes' programs when they are asked for; returns the exit code."""
-    nodes = (binaries.NODE, binaries.COREDNS, binaries.KUBE_ROUTER) if "--nodes" in sys.argv[1:] else ()
+    with_nodes = "--nodes" in sys.argv[1:]
+    reason = office.impossible() if with_nodes else ""
+    if reason:
+        sys.stdout.write(f"no office here, and nothing to build: {reason}\n")
+        return 0
+    nodes = (binaries.NODE, binaries.COREDNS, binaries.KUBE_ROUTER) if with_nodes else ()
     try:
         for wanted in (binaries.CONTROL_PLANE, binaries.HELM, binaries.PROMETHEUS, *nodes):
             todo = binaries.missing(wanted)

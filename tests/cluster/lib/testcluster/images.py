@@ -255,3 +255,11 @@ def missing_tools() -> list[str]:
 def is_root() -> bool:
     """Whether this is the superuser, whom namespaces and mounts take."""
     return os.geteuid() == 0
+
+
+def impossible() -> str:
+    """Why this machine cannot build images; empty when it can."""
+    if not is_root():
+        return "building images in a chroot needs root"
+    lacking = missing_tools()
+    return f"images and nodes need Debian's {' '.join(lacking)}: sudo apt install them" if lacking else ""

@@ -147,8 +147,8 @@ class Machine:
     def remove(self) -> None:
         """Take it away with its disk."""
         self.power_off()
-        for controller in _controllers():
-            _remove_cgroup(controller / self.cgroup.lstrip("/"))
+        for hierarchy in _hierarchies():
+            _remove_cgroup(hierarchy / self.cgroup.lstrip("/"))
         shutil.rmtree(self.disk, ignore_errors=True)
 
     def path(self, inside: str) -> Path:
@@ -203,9 +203,14 @@ def know_each_other(machines: list[Machine]) -> None:
                 here.run("ip", "route", "replace", bridge.pods_of(there.number), "via", there.address)
 
 
+def _hierarchies() -> list[Path]:
+    """Of a machine with cgroup v1: one for each controller, and `unified`, which runc makes groups in as well."""
+    return [each for each in sorted(_CGROUPS.iterdir()) if each.is_dir()]
+
+
 def _controllers() -> list[Path]:
-    """The cgroup v1 hierarchies; `unified` is version 2, which no pod of a cgroup v1 node is in."""
-    return [each for each in sorted(_CGROUPS.iterdir()) if each.is_dir() and each.name != "unified"]
+    """The hierarchies of version 1, which count and limit."""
+    return [each for each in _hierarchies() if each.name != "unified"]
 
 
 def _remove_cgroup(group: Path) -> None:
@@ -234,7 +239,7 @@ def remove_cgroups() -> None:
 
 def cgroups_left() -> list[str]:
     """Control groups of PCs that are still there."""
-    return [str(each) for controller in _controllers() for each in controller.glob("shoaltest-*")]
+    return [str(each) for hierarchy in _hierarchies() for each in hierarchy.glob("shoaltest-*")]
 
 
 def cables_left() -> list[str]:

@@ -61,6 +61,19 @@ class Office:
         bridge.reach_services_by(self.workers[name].machine.number)
 
 
+def impossible() -> str:
+    """Why this machine cannot have an office; empty when it can."""
+    reason = images.impossible()
+    if reason:
+        return reason
+    if not Path("/sys/fs/cgroup/memory").is_dir():
+        return "an office of PCs needs cgroup v1 (systemd.unified_cgroup_hierarchy=0): its kubelets share one machine"
+    sets = (binaries.CONTROL_PLANE, binaries.NODE, binaries.HELM, binaries.COREDNS, binaries.KUBE_ROUTER)
+    if any(binaries.missing(each) for each in sets) and shutil.which("go") is None:
+        return "an office of PCs needs Go 1.26 to build Kubernetes with, the first time (https://go.dev/dl)"
+    return ""
+
+
 @contextmanager
 def running(folder: Path, memories: Sequence[int]) -> Iterator[Office]:
     """An office with one PC for each amount of memory (bytes that it offers to pods); logs go to `folder`."""

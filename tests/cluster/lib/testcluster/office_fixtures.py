@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -22,27 +21,6 @@ MEMORIES: Final = (4 * GIB, 3 * GIB, 5 * GIB // 2, 2 * GIB)
 """What the four PCs offer to pods."""
 
 
-def _no_images() -> str:
-    """Why this machine cannot build images; empty when it can."""
-    if not images.is_root():
-        return "building images in a chroot needs root"
-    lacking = images.missing_tools()
-    return f"images and nodes need Debian's {' '.join(lacking)}: sudo apt install them" if lacking else ""
-
-
-def _no_office() -> str:
-    """Why this machine cannot have an office; empty when it can."""
-    reason = _no_images()
-    if reason:
-        return reason
-    if not Path("/sys/fs/cgroup/memory").is_dir():
-        return "an office of PCs needs cgroup v1 (systemd.unified_cgroup_hierarchy=0): its kubelets share one machine"
-    sets = (binaries.CONTROL_PLANE, binaries.NODE, binaries.HELM, binaries.COREDNS, binaries.KUBE_ROUTER)
-    if any(binaries.missing(each) for each in sets) and shutil.which("go") is None:
-        return "an office of PCs needs Go 1.26 to build Kubernetes with, the first time (https://go.dev/dl)"
-    return ""
-
-
 def _unless(reason: str) -> None:
     """Skip for the reason, if there is one; in CI a level that silently does not run would be a lie."""
     if reason and os.environ.get("CI", "").lower() == "true":
@@ -54,7 +32,7 @@ def _unless(reason: str) -> None:
 @pytest.fixture(scope="session")
 def built() -> None:
     """The product's images, built from this checkout."""
-    _unless(_no_images())
+    _unless(images.impossible())
     for image in images.ALL:
         images.build(image)
 
@@ -62,7 +40,7 @@ def built() -> None:
 @pytest.fixture(scope="session")
 def an_office(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     """Four PCs in a cluster, with nothing of shoal in it. Its logs stay when a test failed."""
-    _unless(_no_office())
+    _unless(office.impossible())
     folder = tmp_path_factory.mktemp("office")
     with office.running(folder, MEMORIES) as running:
         yield running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from testcluster.api import Manifest
 from testcluster.kubectl import Command
 from testcluster.office import Office
 from testcluster.processes import wait_until
+from testcluster.streaming import Stream
 
 SYSTEM: Final = "shoal-system"
 MODELS: Final = "shoal.dev/v1alpha1", "shardedmodels"
@@ -28,16 +30,36 @@ VALUES: Final[dict[str, Any]] = {
 }
 
 
-def three_stages(standbys: int = 0) -> Manifest:
-    """The example in three stages, computed exactly; a standby is on the fourth PC."""
+SEA: Final = "Name three animals that live in the sea."
+LIGHTHOUSE: Final = "Tell a long story about a lighthouse."
+
+
+def example(**spec: Any) -> Manifest:
+    """examples/smollm2.yaml, with these parts of its spec in place of its own."""
     body: Manifest = yaml.safe_load((ROOT / "examples/smollm2.yaml").read_text())
-    body["spec"] |= {
-        "stages": {"count": 3},
-        "devices": ["CPU"],
-        "execution": {"mode": "Exact"},
-        "placement": {"sparePods": standbys},
-    }
+    body["spec"] |= spec
     return body
+
+
+def exact_example(**spec: Any) -> Manifest:
+    """The same, computed exactly: it says the same however it is cut."""
+    return example(devices=["CPU"], execution={"mode": "Exact"}, **spec)
+
+
+def three_stages(standbys: int = 0) -> Manifest:
+    """The exact example in three stages; a standby is on the fourth PC."""
+    return exact_example(stages={"count": 3}, placement={"sparePods": standbys})
+
+
+def question(text: str, tokens: int = 32, *, to_the_length: bool = False) -> dict[str, Any]:
+    """A request of `chat.completions.create`: greedy, for so many tokens at most, or exactly."""
+    asked = {
+        "model": "smollm2",
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "max_tokens": tokens,
+    }
+    return asked | ({"extra_body": {"ignore_eos": True}} if to_the_length else {})
 
 
 @dataclass(slots=True)
@@ -141,6 +163,14 @@ class Serving:
         return openai.OpenAI(
             base_url=self.url(name), api_key="none", max_retries=retries, timeout=timeout_s, http_client=direct
         )
+
+    def stream(self, asked: dict[str, Any], retries: int = 0) -> Stream:
+        """An answer of the model that comes in the background."""
+        return Stream().start(partial(self.client, retries=retries), **asked)
+
+    def answer(self, asked: dict[str, Any], retries: int = 0, deadline_s: float = 300.0) -> str:
+        """The whole text of an answer that is streamed."""
+        return self.stream(asked, retries).join(deadline_s=deadline_s)
 
     def pulled(self, pod: Manifest) -> tuple[int, int]:
         """Bytes that the pod's init container fetched, and that were there."""
