@@ -10,7 +10,7 @@ beside one row, and at the next row a jump to others (with INT8 weights on AVX2,
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.wire.messages import StageTiming, outside_stages
@@ -21,8 +21,13 @@ _FASTER, _SLOWER = 0.3, 0.05
 _FEW = 4
 """Of the first few steps of a width the fastest counts: one that met other work on its PC must not scare it off."""
 
-_FADES = 0.98
-"""With each step of another width, what one or two steps of a width cost beyond what others suggest counts less."""
+_SURE = 3
+"""So often a width must have been measured to be relied on."""
+
+FADES, FADES_SLOWLY = 0.98, 0.999
+"""With each step of another width, what one or two steps of a width cost beyond what others suggest counts less, so
+that it is tried again. Soon where a lone user pays for that, who has most to gain. Where many share the step, all of
+them wait for it, and there is one such width after the other: eight users lost a tenth of their speed."""
 
 _TOGETHER = 0.5
 _NETWORK_WEIGHT = 0.1
@@ -45,22 +50,26 @@ class _Width:
         self.trust = 1.0 - 0.5**self.steps
         return 1.0 if new else self.seconds / max(before, 1e-9)
 
-    def fade(self) -> None:
+    def fade(self, factor: float) -> None:
         """A step of another width was measured. What was seen again and again is not forgotten."""
-        self.trust = max(_FADES * self.trust, 1.0 - 0.5 ** (self.steps - 1))
+        self.trust = max(factor * self.trust, 1.0 - 0.5 ** (self.steps - 1))
 
 
 class _Curve:
     """Seconds by tokens. Near the lower edge of what was measured: what else ran on that PC in that moment, such as
     the draft model, is no cost of the tokens; so a faster step counts for more than a slower one. A width that seems
     dear is not used, and what is not used is not measured: so that a bad moment does not decide for ever, its first
-    measurements fade towards what the next lower width suggests, until it is tried again.
+    measurements fade towards what the next lower width suggests, until it is tried again. `assumed`: how seconds grow
+    with tokens where nothing was measured; only its ratios count.
 
-    Invariant: `_widths` are the measured ones in order, `_least` what each is believed to cost, and never less than a
-    smaller one. Every step asks for dozens of widths, so they are looked up, not searched.
+    Invariant: `_widths` are the measured ones in order, `_least` what each is believed to cost: never less than a
+    smaller one, unless measured often enough to know better (3 tokens do take longer than 4 on AVX2). Every step asks
+    for dozens of widths, so they are looked up, not searched.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fades: float, assumed: Callable[[float], float]) -> None:
+        self._fades = fades
+        self._assumed = assumed
         self._measured: dict[int, _Width] = {}
         self._widths: list[int] = []
         self._least: list[float] = []
@@ -75,7 +84,7 @@ class _Curve:
             for width, other in self._measured.items():
                 if width != tokens:
                     other.seconds *= slower
-                    other.fade()
+                    other.fade(self._fades)
         self._widths = sorted(self._measured)
         self._least = []
         for width in self._widths:
@@ -83,10 +92,11 @@ class _Curve:
             believed = measured.seconds
             if self._least:
                 below = self._widths[len(self._least) - 1]
-                suggested = self._least[-1] * _assumed(width) / _assumed(below)
+                suggested = self._least[-1] * self._assumed(width) / self._assumed(below)
                 if believed > suggested:
                     believed = suggested + measured.trust * (believed - suggested)
-                believed = max(believed, self._least[-1])
+                if measured.steps < _SURE:
+                    believed = max(believed, self._least[-1])
             self._least.append(believed)
 
     def has(self, tokens: int) -> bool:
@@ -96,13 +106,13 @@ class _Curve:
     def at(self, tokens: float) -> float:
         """Seconds of a step, growing with its tokens; of one token 1 until anything was measured."""
         if not self._widths:
-            return _assumed(tokens)
+            return self._assumed(tokens)
         above = bisect_right(self._widths, tokens)
         if above == 0:
-            return self._least[0] * _assumed(tokens) / _assumed(self._widths[0])
+            return self._least[0] * self._assumed(tokens) / self._assumed(self._widths[0])
         width, least = self._widths[above - 1], self._least[above - 1]
         if above == len(self._widths):
-            return least * _assumed(tokens) / _assumed(width)
+            return least * self._assumed(tokens) / self._assumed(width)
         return least + (self._least[above] - least) * (tokens - width) / (self._widths[above] - width)
 
 
@@ -112,12 +122,15 @@ def _assumed(tokens: float) -> float:
 
 
 class StepCosts:
-    """Seconds of a step on one pipeline. Until a step was measured, `stages` equal stages without a network."""
+    """Seconds of a step on one pipeline. Until a step was measured, `stages` equal stages without a network.
 
-    def __init__(self, stages: int) -> None:
+    `like`: other steps' costs, as which these grow with their tokens where they were not measured themselves.
+    """
+
+    def __init__(self, stages: int, *, fades: float = FADES, like: StepCosts | None = None) -> None:
         self._stages = stages
-        self._all = _Curve()
-        self._slowest = _Curve()
+        self._all: _Curve = _Curve(fades, like._all.at if like is not None else _assumed)
+        self._slowest: _Curve = _Curve(fades, like._slowest.at if like is not None else _assumed)
         self._network: float | None = None
 
     def observe(self, tokens: int, timings: Sequence[StageTiming], latency: float) -> None:

@@ -390,7 +390,7 @@ class Scheduler:
         self._decoding_steps -= step.decodes
         self._steps_ahead -= step.ahead
         if self._speculator is not None and step.measures:
-            self._speculator.observe(step.tokens, timings, now - step.sent)
+            self._speculator.observe(step.tokens, len(step.rows), timings, now - step.sent)
         events = []
         for sent in step.rows:
             seq = sent.seq

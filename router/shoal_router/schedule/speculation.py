@@ -18,7 +18,7 @@ from math import inf
 from shoal.resource.serving import SpeculativeMode
 from shoal.wire.messages import StageTiming
 from shoal_router.schedule.acceptance import Acceptance
-from shoal_router.schedule.costs import StepCosts
+from shoal_router.schedule.costs import FADES_SLOWLY, StepCosts
 from shoal_router.schedule.drafting import Drafter
 from shoal_router.schedule.policy import (
     SpeculationSettings,
@@ -98,12 +98,13 @@ class Speculator:
         self._vocab_size = vocab_size
         self._shared = Acceptance()
         self._tracks: dict[int, _Track] = {}
-        self._costs = StepCosts(1)
-        self._for_probes = 0.0
+        self.start_over(1)
 
     def start_over(self, depth: int) -> None:
         """A new pipeline, which `depth` steps fill until measured: what steps cost is not known any more."""
         self._costs = StepCosts(depth)
+        # Two tokens in each of four rows take longer than eight in one, which attend to one sequence's cache.
+        self._costs_of_several = StepCosts(depth, fades=FADES_SLOWLY, like=self._costs)
         self._for_probes = 0.0
 
     @property
@@ -175,18 +176,19 @@ class Speculator:
                 drafts.append(self._ask(seq, min(self._settings.max_tokens, budget)))
                 budget -= len(drafts[-1])
             return drafts
-        if heads and self._costs.measured and not self._costs.knows(len(heads)):
+        costs = self._costs_of_several if len(heads) > 1 and self._costs_of_several.measured else self._costs
+        if heads and costs.measured and not costs.knows(len(heads)):
             return [()] * len(heads)  # what drafts are dearer than must be known first; no wider step tells it
-        least = len(heads) * price(self._costs, len(heads), steps)
+        least = len(heads) * price(costs, len(heads), steps)
         drafts = [self._ask(seq, self._settings.max_tokens) if self._may_pay(seq, least) else () for seq in heads]
         chances = [
             [chance for chance in _chances(draft[: self._row(draft, users) - 1]) if chance > _LEAST] for draft in drafts
         ]
-        taken = widths(chances, self._costs, steps=steps, budget=budget)
+        taken = widths(chances, costs, steps=steps, budget=budget)
         tokens = len(heads) + sum(taken)
-        now = period(self._costs, tokens, steps)
+        now = period(costs, tokens, steps)
         self._for_probes += _PROBES * now
-        if budget > sum(taken) and self._for_probes >= period(self._costs, tokens + 1, steps) - now:
+        if budget > sum(taken) and self._for_probes >= period(costs, tokens + 1, steps) - now:
             for number, seq in enumerate(heads):
                 # Only to learn: a likely guess that was not taken is too dear as it is.
                 unsure = drafts[number] and drafts[number][0].estimate < _UNSURE
@@ -248,9 +250,11 @@ class Speculator:
         """A row came back whose sequence had gone another way, or was over."""
         self.stats.stale += 1
 
-    def observe(self, tokens: int, timings: Sequence[StageTiming], latency: float) -> None:
+    def observe(self, tokens: int, rows: int, timings: Sequence[StageTiming], latency: float) -> None:
         """A step came back `latency` seconds after it had left."""
         self._costs.observe(tokens, timings, latency)
+        if rows > 1:
+            self._costs_of_several.observe(tokens, timings, latency)
 
     # ---- inside
 

@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shoal.resource import SpeculativeMode
@@ -398,6 +399,79 @@ def test_probes_take_a_small_share_of_the_time_also_where_every_second_one_is_ri
     assert steps > 700
     assert dear < 0.05 * steps
     assert speculator.stats.sources["script"].verified > 5
+
+
+MS = {1: 47, 2: 70, 3: 85, 4: 72, 5: 138, 6: 146, 8: 165, 11: 222, 16: 250, 24: 370, 40: 600}
+"""Of a stage by tokens in the step: half of the deep SmolLM2 in INT8 on one core with AVX2."""
+SEVERAL = 1.25
+"""How much longer it takes when more than four tokens are several sequences'."""
+
+
+class NowAndThen(Scripted):
+    """Has something to say at some positions only, and is right as often as told."""
+
+    def __init__(self, text, rng, often, right):
+        super().__init__(text, confidence=0.8)
+        self.rng, self.often, self.right = rng, often, right
+        self.said = {}
+
+    def propose(self, seq, suffix, limit):
+        at = self.lengths[seq] + len(suffix)
+        if (seq, at) not in self.said:
+            length = self.rng.randrange(1, 9) if self.rng.random() < self.often else 0
+            self.said[seq, at] = [
+                token if self.rng.random() < self.right else 999 for token in self.text[at : at + length]
+            ]
+        tokens = tuple(self.said[seq, at][:limit])
+        return Draft(tokens, "script", (self.confidence,) * len(tokens)) if tokens else None
+
+
+def seconds_of(users, often, right, seed):
+    """What four times 48 tokens of each user take on two stages as slow as `MS`, after one user's 64 tokens."""
+    rng, noise = random.Random(seed), random.Random(seed)
+    truth = [rng.randrange(999) for _ in range(200)]
+    scheduler, _ = speculating(
+        NowAndThen(truth, rng, often, right), mode=SpeculativeMode.AUTO, k=8, chunks=2, blocks=4000, max_context=200
+    )
+
+    def answered(users, tokens, now):
+        begun, free, flying = now, [now, now], []
+        for _ in range(users):
+            scheduler.add(ask(truth[:1], tokens))
+        while True:
+            while (plan := scheduler.schedule(now)) is not None:
+                width = sum(len(row.tokens) for row in plan.rows)
+                stage = float(np.interp(width, list(MS), list(MS.values()))) * noise.choice([0.9, 0.95, 1, 1.05, 1.2])
+                stage *= SEVERAL if width > 4 and len(plan.rows) > 1 else 1.0
+                at, timings = now, []
+                for index in range(2):
+                    queued = max(free[index] - at, 0.0)
+                    at = free[index] = at + queued + stage / 1000
+                    timings.append(StageTiming(index, int(stage * 1000), int(queued * 1e6)))
+                flying.append((at, timings, plan))
+            if not flying:
+                return now - begun, now
+            now, timings, plan = flying.pop(0)
+            scheduler.update([reply(row, truth) for row in plan.rows if row.sample], now, timings)
+
+    _, now = answered(1, 64, 0.0)
+    total = 0.0
+    for _ in range(4):
+        seconds, now = answered(users, 48, now)
+        total += seconds
+    return total
+
+
+@pytest.mark.parametrize(("often", "most"), [(0.02, 1.025), (0.05, 1.03), (0.1, 1.04)])
+def test_a_crowd_does_not_pay_for_finding_out_what_wide_steps_cost(often, most):
+    """A tenth of eight users' speed went into trying one width after the other, each of which took twice as long."""
+    seeds = range(4)
+    without = sum(seconds_of(8, 0.0, 0.95, seed) for seed in seeds)
+    assert sum(seconds_of(8, often, 0.95, seed) for seed in seeds) < most * without
+
+
+def test_two_users_find_out_soon_what_wide_steps_cost():
+    assert seconds_of(2, 1.0, 0.95, 1) < 0.65 * seconds_of(2, 0.0, 0.95, 1)
 
 
 def test_a_draft_that_cannot_pay_is_not_even_asked_for():
