@@ -71,6 +71,11 @@ class Machine:
         return _CGROUPS / "memory" / self.cgroup.lstrip("/")
 
     @property
+    def root(self) -> Path:
+        """Its file system as this machine sees it, while it has power."""
+        return Path(f"/proc/{self._init}/root")
+
+    @property
     def is_on(self) -> bool:
         """Whether it has power."""
         return self._power is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import psutil
 
 from testcluster import bridge
@@ -21,12 +22,12 @@ from testcluster.certificates import Authority
 from testcluster.kubeconfig import Kubeconfig
 from testcluster.machine import Machine
 from testcluster.processes import wait_until
-from testcluster.run import RunFailed
 
 SOCKET: Final = "/run/containerd/containerd.sock"
 PAUSE: Final = "shoal.test/pause:1"
 DNS: Final = "10.96.0.10"
 READY_S: Final = 90.0
+ANSWER_S: Final = 5.0
 _EVICTION: Final = 100 << 20
 _CONFIG: Final = "/var/lib/node"
 
@@ -109,11 +110,15 @@ class Worker:
         return self.machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", *arguments)
 
     def _engine_answers(self) -> bool:
+        """Whether a kubelet could use it: the socket is there before what listens on it is ready."""
         self.machine.processes["containerd"].check_running()
-        try:
-            return bool(self.ctr("version"))
-        except RunFailed:
-            return False
+        with grpc.insecure_channel(f"unix:{self.machine.root}{SOCKET}") as channel:
+            try:
+                version = channel.unary_unary("/runtime.v1.RuntimeService/Version", bytes, bytes)
+                version(b"", timeout=ANSWER_S)
+            except grpc.RpcError:
+                return False
+        return True
 
     def _write_configuration(self) -> None:
         folder = self.machine.path(_CONFIG)
