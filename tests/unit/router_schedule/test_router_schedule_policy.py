@@ -69,6 +69,19 @@ def test_a_kernels_jump_is_seen_where_it_is():
     assert widths([[0.99] * 8], costs, steps=1, budget=4) == [3]
 
 
+def test_a_jump_is_expected_where_steps_that_are_alike_had_it():
+    one = StepCosts(2)
+    for _ in range(20):
+        for tokens, each in ((4, 50), (5, 100)):
+            one.observe(tokens, timings(each, each), each / 500)
+    several = StepCosts(2, like=one)
+    several.observe(4, timings(60, 60), 0.120)
+    assert several.cycle(5) == pytest.approx(0.240)
+    assert several.bottleneck(5) == pytest.approx(0.120)
+    several.observe(5, timings(75, 75), 0.150)
+    assert several.cycle(5) == pytest.approx(0.150), "what was measured counts"
+
+
 def test_a_width_that_met_other_work_the_first_time_is_tried_again():
     costs = StepCosts(2)
     for tokens, each in ((1, 44), (2, 46), (3, 90)):  # the third beside the draft model
